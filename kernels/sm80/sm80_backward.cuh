@@ -1,24 +1,28 @@
-// sm80_backward: dq, dk and dv of o = drop(softmax(s)) v, with every option of the interface, on the tensor cores of
-// Ampere and later GPUs.
+// sm80_backward: computes dq, dk and dv of o = drop(softmax(s)) v on the tensor cores of Ampere and later GPUs, with
+// every option of the interface.
 //
-//   dv = drop(p)^T dout    dk = scale ds^T q    dq = scale ds k    (ds times the derivative of a transform)
+//   dv = drop(p)^T dout    dk = scale ds^T q    dq = scale ds k    (ds includes the derivative of a transform)
 //
-// Shapes   as in sm80_forward.cuh; dk and dv are sums over the query heads that share a key head
-// Supports float16 and bfloat16, d and d_v from 1 to 256, every option. sm_80 and later. The same bits from run to run
-//          unless blocks add to dq
-// Work     blocks that own a tile of keys stream over query rows for dk and dv. Beyond 128 columns they compute only
-//          one of the two. With kAddsDq they add their part of dq to float sums (sm80_backward_dq.cuh). Otherwise
-//          blocks of the same code own query rows and stream over keys for dq. A warp owns kRowGroups times 16 keys or
-//          rows. They are the rows of its scores, so that scores become operands in the same registers.
-//          simt/simt_prepare.cuh runs before this kernel. After it come sm80_backward_finish.cuh, and sm80_dterms.cuh
-//          or attention/dterms_reduce.cuh
-// Memory   Sm80BackwardStorage: the owned tiles, two buffers of streamed tiles, ds for dq. Gradients are assembled in
-//          the memory of the owned tiles
-// Costs    without kAddsDq p and ds are computed twice: seven tile products instead of five; beyond 128 columns eight
-// Measured bf16, H200, CUDA 13.0, TFLOP/s of 10 B H S^2 D. Two passes, (2, 16, 8192, D), D 64, 128 and 256: full 183,
-//          207, 161, causal 183, 208, 163. One pass, (1, 16, 8192, D), D 64 and 128: full 225, 220 (kStep 32). No other
-//          GPU was measured
-// Called   by compute 'sm80_backward': src/cuda/launch/sm80_backward.cpp; tiles: sm80_backward_variant.cpp
+// Shapes   as in sm80_forward.cuh. dk and dv are sums over the query heads that share a KV head.
+// Supports float16 and bfloat16, d and d_v from 1 to 256, and every option. Requires sm_80 or later. Repeated runs give
+//          the same bits, unless blocks add to dq.
+// Work     A block that computes dk and dv owns a tile of keys and iterates over tiles of query rows, the streamed
+//          tiles. For more than 128 columns a block computes only dk or only dv. If kAddsDq is set, these blocks also
+//          add their contribution to float sums of dq (sm80_backward_dq.cuh). Otherwise separate blocks compute dq with
+//          the same code. They own query rows and iterate over tiles of keys. Each warp owns kRowGroups times 16 keys
+//          or rows. The owned keys or rows are the rows of the warp's scores. So the scores are already in the
+//          registers from which the next product reads them as operands. simt/simt_prepare.cuh runs before this kernel.
+//          After this kernel, sm80_backward_finish.cuh runs, and also sm80_dterms.cuh or attention/dterms_reduce.cuh.
+// Memory   Sm80BackwardStorage holds the owned tiles, two buffers of streamed tiles, and ds for dq. Gradients are
+//          assembled in the memory of the owned tiles.
+// Costs    Without kAddsDq, p and ds are computed twice, so there are seven products of tiles instead of five. For more
+//          than 128 columns there are eight.
+// Measured TFLOP/s on an H200 with CUDA 13.0 and bfloat16, counted as 10 B H S^2 D for the shape (B, H, S, D). With two
+//          passes and (2, 16, 8192, D), D 64, 128 and 256: 183, 207, 161 with a full mask, and 183, 208, 163 with a
+//          causal mask. With one pass, a full mask and (1, 16, 8192, D), D 64 and 128: 225, 220 (kStep 32). No other
+//          GPU was measured.
+// Called   by the backend 'sm80_backward' (src/cuda/launch/sm80_backward.cpp). sm80_backward_variant.cpp chooses the
+//          tile sizes.
 // Source   Dao, FlashAttention-2 (2023), Algorithm 2
 #pragma once
 
@@ -28,18 +32,20 @@
 
 namespace attend {
 
-// The sums of a warp. A gradient that the kernel does not compute has two columns, which are never accessed.
+// The gradients that a warp accumulates. A gradient that the kernel does not compute gets two columns that are never
+// accessed.
 template <class Config>
 struct Sm80Sums {
   using Shape = Sm80BackwardShape<Config>;
   static constexpr int kColumns = Shape::kHasFirst ? Shape::kDepth : 2;
   static constexpr int kColumnsV = Shape::kHasValues ? Shape::kDepthV : 2;
-  Sm80WarpSums<Config, kColumns> first;                  // dk / scale or dq / scale
+  Sm80WarpSums<Config, kColumns> first;                  // dk / scale, or dq / scale
   Sm80WarpSums<Config, kColumnsV> values;                // 2^kShift dv
-  float dterms[Config::kRowGroups][kRowsOfThread] = {};  // kSumsDterms: over rows, for the lane's keys
+  float dterms[Config::kRowGroups][kRowsOfThread] = {};  // if kSumsDterms is set: ds summed over query rows, for the
+                                                         // keys of this lane
 };
 
-// Adds the contribution of kStep streamed rows or keys, from `streamed` of the sequence on.
+// Adds the contribution of kStep streamed rows or keys. `streamed` is the index of the first one in the sequence.
 template <class Config>
 __device__ __forceinline__ void sm80_backward_step(Sm80Sums<Config>& sums, Sm80BackwardStorage<Config>& smem,
                                                    const OptionArgs& options, int streamed) {
@@ -72,7 +78,7 @@ __device__ __forceinline__ void sm80_backward_step(Sm80Sums<Config>& sums, Sm80B
   if constexpr (Shape::kHasFirst) {
     Sm80Scores<Config> ds;
     sm80_multiply_owned<Config, Sm80Product::kGradients>(ds, smem.owned_v, smem.stage[at].rows_v, first);
-    // Computed again: a saved result would occupy a register that the sums need.
+    // The condition is computed again, because a saved result would occupy a register that the sums need.
     if (sm80_all_visible(smem.block, recomputed(streamed))) {
       sm80_make_ds<true>(ds, p, kept, smem, streamed, kept_scale<Config>(options));
     } else {
@@ -92,7 +98,8 @@ __device__ __forceinline__ void sm80_backward_step(Sm80Sums<Config>& sums, Sm80B
   }
 }
 
-// Runs sm80_backward_step() if the warp has scores there. With the last part of a tile, also adds to dq.
+// Runs sm80_backward_step() if the warp has visible scores in this part of a tile. After the last part of a tile, also
+// adds to dq.
 template <class Config>
 __device__ __forceinline__ void sm80_backward_part(Sm80Sums<Config>& sums, Sm80BackwardStorage<Config>& smem,
                                                    const BackwardOptionArgs& args, int streamed) {
@@ -104,12 +111,12 @@ __device__ __forceinline__ void sm80_backward_part(Sm80Sums<Config>& sums, Sm80B
   }
   if constexpr (Config::kAddsDq) {
     if ((streamed + Config::kStep) % Config::kStreamed != 0) return;
-    __syncthreads();  // waits until ds of all warps is written; it may then be multiplied
+    __syncthreads();  // waits until all warps have written ds, so that its product may be computed
     sm80_add_dq(smem.scores.tile[0], smem, args, streamed / Config::kStreamed * Config::kStreamed);
   }
 }
 
-// sm80_backward_head() over the tiles that a block map does not skip.
+// Does the same as sm80_backward_head() for the tiles that a block map does not skip.
 template <class Config>
 __device__ __forceinline__ void sm80_backward_seen_tiles(Sm80Sums<Config>& sums, Sm80BackwardStorage<Config>& smem,
                                                          const BackwardOptionArgs& args) {
@@ -120,20 +127,22 @@ __device__ __forceinline__ void sm80_backward_seen_tiles(Sm80Sums<Config>& sums,
   cp_async_commit();
 #pragma unroll 1
   for (int buffer = 0; tile < block.streamed.end; tile = walk.next, buffer = 1 - walk.buffer) {
-    cp_async_wait<0>();  // waits for the thread's own copies: of this tile, and of the owned tiles
-    __syncthreads();     // waits for all threads' copies. The previous tile, in the other buffer, and its ds have been
-                         // read, and may be overwritten
+    cp_async_wait<0>();  // waits for this thread's copies: this tile and the owned tiles
+    // Waits for the copies of all threads. The previous tile, in the other buffer, and its ds have been read and may be
+    // overwritten.
+    __syncthreads();
     const int next = block.next_tile(tile + Config::kStreamed);
     if (next < block.streamed.end) sm80_send_streamed(smem, args, next, 1 - buffer);
     cp_async_commit();
     if (threadIdx.x % 32 == 0) walk = {buffer, next};
-    __syncwarp();  // waits until the walk is written; only this warp's lanes read it
+    __syncwarp();  // waits until `walk` is written, which only lanes of this warp read
 #pragma unroll 1
     for (int at = 0; at < Config::kStreamed; at += Config::kStep) sm80_backward_part(sums, smem, args, tile + at);
   }
 }
 
-// Processes all tiles of one query head. The block's work is set. Copies of the owned tiles may be in flight.
+// Processes all streamed tiles of one query head. The block's work must be set. Copies of the owned tiles may still be
+// in flight.
 template <class Config>
 __device__ __forceinline__ void sm80_backward_head(Sm80Sums<Config>& sums, Sm80BackwardStorage<Config>& smem,
                                                    const BackwardOptionArgs& args) {
@@ -144,9 +153,10 @@ __device__ __forceinline__ void sm80_backward_head(Sm80Sums<Config>& sums, Sm80B
 #pragma unroll 1
   for (; streamed / Config::kStreamed * Config::kStreamed < smem.block.streamed.end; streamed += Config::kStep) {
     if (streamed % Config::kStreamed == 0) {
-      cp_async_wait<0>();  // waits for the thread's own copies: of this tile, and of the owned tiles
-      __syncthreads();     // waits for all threads' copies. The previous tile, in the other buffer, and its ds have
-                           // been read, and may be overwritten
+      cp_async_wait<0>();  // waits for this thread's copies: this tile and the owned tiles
+      // Waits for the copies of all threads. The previous tile, in the other buffer, and its ds have been read and may
+      // be overwritten.
+      __syncthreads();
       if (streamed + Config::kStreamed < smem.block.streamed.end) {
         const int next = streamed + Config::kStreamed;
         sm80_send_streamed(smem, args, next, sm80_buffer<Config>(next));
@@ -157,7 +167,8 @@ __device__ __forceinline__ void sm80_backward_head(Sm80Sums<Config>& sums, Sm80B
   }
 }
 
-// Stores a gradient of the owned tile, through `tile`. Each warp writes and reads only its own rows of `tile`.
+// Stores a gradient of the owned keys or rows through the shared-memory tile `tile`. Each warp accesses only its own
+// rows of this tile.
 template <class Config, class Sums>
 __device__ __forceinline__ void sm80_store_gradient(auto& tile, const Sums& gradient, float factor, void* tensor,
                                                     const TensorStrides& stride, const Sm80BackwardBlock<Config>& block,
@@ -170,7 +181,7 @@ __device__ __forceinline__ void sm80_store_gradient(auto& tile, const Sums& grad
     const int tile_row = sm80_first_owned<Config>(r);
     const int64 row = block.work.owned + tile_row;
     write_accumulators<ElementOf<Config>>(tile, tile_row, gradient.sum[r], factors);
-    __syncwarp();  // waits until the 16 rows are written; no other warp accesses them
+    __syncwarp();  // waits until the 16 rows are written, which no other warp accesses
     auto* to = static_cast<Bits16*>(tensor) + (kOwnsKeys ? span.keys().offset(stride, block.work.head, row)
                                                          : span.query_offset(stride, block.work.head, row));
     store_pieces<Config>(tile, tile_row, to, stride.row, (kOwnsKeys ? span.seqlen_k : span.seqlen_q) - row, columns);
@@ -192,7 +203,7 @@ __device__ __forceinline__ void sm80_store_gradients(const BackwardOptionArgs& a
   }
 }
 
-// Stores the query head's sums of ds over rows to BackwardOptionArgs::dterms_sums, and resets them.
+// Stores the query head's sums of ds over rows to BackwardOptionArgs::dterms_sums, and sets them to 0.
 template <class Config>
 __device__ __forceinline__ void sm80_store_dterms_sums(const BackwardOptionArgs& args, Sm80Sums<Config>& sums,
                                                        const Sm80BackwardBlock<Config>& block) {
@@ -209,7 +220,7 @@ __device__ __forceinline__ void sm80_store_dterms_sums(const BackwardOptionArgs&
   }
 }
 
-// Computes the gradients of one tile of kOwned keys or query rows. Grid: Sm80BackwardWork::mine().
+// Computes the gradients of one tile of kOwned keys or query rows. Sm80BackwardWork::mine() defines the grid.
 template <class Config>
 __device__ void sm80_backward(const BackwardOptionArgs& args) {
   using Shape = Sm80BackwardShape<Config>;
@@ -220,7 +231,7 @@ __device__ void sm80_backward(const BackwardOptionArgs& args) {
 
   const auto work = Sm80BackwardWork::mine<Config>(args.base);
   const SequenceSpan span = sequence_span<Config>(args.base, args.options, work.sequence);
-  // A packed sequence shorter than the longest.
+  // Return if this is a packed sequence that is shorter than the longest one.
   if (work.owned >= (Shape::kOwnsKeys ? span.seqlen_k : span.seqlen_q)) return;
   const uint32 heads = Shape::kOwnsKeys ? args.base.num_heads_q / args.base.num_heads_k : 1;
   sm80_load_owned(smem, args, span, work.head * heads, work.owned);
@@ -232,13 +243,13 @@ __device__ void sm80_backward(const BackwardOptionArgs& args) {
     if constexpr (Config::kSumsDterms) sm80_store_dterms_sums(args, sums, smem.block);
     const uint32 next = smem.block.head + 1;
     is_last = !Shape::kOwnsKeys || next % (args.base.num_heads_q / args.base.num_heads_k) == 0;
-    __syncthreads();  // waits until every warp has finished the head; its tiles and the block's work may then be
-                      // overwritten
+    // Waits until every warp has finished the head, so that its tiles and the block's work may be overwritten.
+    __syncthreads();
     if (threadIdx.x == 0 && !is_last) Sm80BackwardBlock<Config>::set_head(smem.block, args, next);
   }
-  cp_async_wait<0>();  // waits for the thread's own copies: without a tile, copies of the owned rows may still be in
-                       // flight
-  __syncthreads();     // waits for all threads' copies; the owned rows may then be overwritten
+  // Waits for this thread's copies; copies of the owned rows may still be in flight if there was no streamed tile.
+  cp_async_wait<0>();
+  __syncthreads();  // waits for the copies of all threads, so that the owned rows may be overwritten
   sm80_store_gradients(args, sums, smem);
 }
 

@@ -1,10 +1,11 @@
-// Computes dq in the same pass as dk and dv (Config::kAddsDq). All warps store ds to shared memory. Its product with
-// the block's keys is added to float sums in memory, in no fixed order. sm80_backward_finish rounds the sums to dq.
+// Computes dq in the same pass as dk and dv (Config::kAddsDq). All warps store ds to shared memory. The product of ds
+// and the block's keys is then added to float sums in global memory, in no fixed order. sm80_backward_finish rounds the
+// sums to dq.
 //
 //   dq += ds k
 //
-// The sums lie in the order of accumulators, as tiles of 16 x 8: (groups of 16 rows, kDepth / 8, 128). So one
-// instruction of a warp adds to neighbours.
+// The sums are stored in the order of accumulators, as tiles of 16 x 8 with the shape (groups of 16 rows, kDepth / 8,
+// 128). So one instruction of a warp adds to adjacent addresses.
 #pragma once
 
 #include "../isa/stmatrix.cuh"
@@ -14,8 +15,8 @@ namespace attend {
 
 constexpr int kSm80SumsOfTile = kMmaRows * kMmaColumns;
 
-// Returns the place of accumulator i of a lane in its tile. From sm_90 on, a lane adds four neighbours at once. On
-// older GPUs, accumulators i of all lanes are neighbours.
+// Returns the position of accumulator i of a lane in its tile. From sm_90 on, a lane adds four adjacent values with one
+// instruction. On older GPUs, accumulator i of all lanes is adjacent.
 [[nodiscard]] __device__ __forceinline__ constexpr int sm80_sum_at(int lane, int i) {
 #if __CUDA_ARCH__ >= 900
   return lane * kAccumulatorsOfMma + i;
@@ -24,8 +25,9 @@ constexpr int kSm80SumsOfTile = kMmaRows * kMmaColumns;
 #endif
 }
 
-// Adds a lane's accumulators of a tile to the sums. The L2 cache does the addition, and no thread waits for it. PTX
-// ISA, parallel synchronization: red; vectors from sm_90 on. volatile, because memory changes.
+// Adds a lane's accumulators of a tile to the sums in memory. The L2 cache performs the addition, and no thread waits
+// for it. The instruction is red (PTX ISA, parallel synchronization), with vectors from sm_90 on. The asm statement is
+// volatile because it changes memory.
 __device__ __forceinline__ void sm80_add_to_sums(float* tile, const float* value, int lane) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(tile + sm80_sum_at(lane, 0)),
@@ -40,7 +42,8 @@ __device__ __forceinline__ void sm80_add_to_sums(float* tile, const float* value
 #endif
 }
 
-// Returns the sums of one head of one sequence, from the group of 16 rows on that begins with `row`.
+// Returns the address of the dq sums of one head of one sequence. `row` is the first row of a group of 16, as an index
+// in the sequence.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ float* sm80_dq_sums(const BackwardOptionArgs& args, const SequenceSpan& span,
                                                              uint32 sequence, uint32 head, int64 row) {
@@ -65,7 +68,8 @@ __device__ __forceinline__ void sm80_store_block(Tile& tile, int row, int column
 #endif
 }
 
-// Stores a warp's blocks of ds or p: kBlocks times 16 streamed rows, from `first` of the tile on.
+// Stores the blocks of ds or p that a warp computed for 16 * kBlocks streamed rows. `first` is the index of the first
+// row in the streamed tile.
 template <class Config, int kBlocks>
 __device__ __forceinline__ void sm80_store_blocks(typename Sm80BackwardStorage<Config>::ScoreTile& tile,
                                                   const OperandA (&x)[Config::kRowGroups][kBlocks], int first) {
@@ -78,17 +82,19 @@ __device__ __forceinline__ void sm80_store_blocks(typename Sm80BackwardStorage<C
   }
 }
 
-// Adds the contribution of all of the block's keys to dq, for the rows of one tile, which begins with `tile_row` of the
-// sequence. A warp has 32 of these rows and a part of the columns. ds must have been written.
+// Adds the contribution of all keys of the block to dq, for one tile of query rows. tile_row is the tile's first row,
+// as an index in the sequence. Each warp handles 32 of these rows and a part of the columns. ds must have been written
+// to shared memory.
 template <class Config, class Tile>
 __device__ __forceinline__ void sm80_add_dq(const Tile& ds_tile, const Sm80BackwardStorage<Config>& smem,
                                             const BackwardOptionArgs& args, int tile_row) {
   using Shape = Sm80BackwardShape<Config>;
   using Storage = Sm80BackwardStorage<Config>;
-  constexpr int kGroups = 2;  // groups of 16 rows
+  constexpr int kGroups = 2;  // groups of 16 query rows
   constexpr int kParts = Config::kWarps / (Config::kStreamed / (kGroups * kMmaRows));
   constexpr int kColumns = round_up(ceil_div(Shape::kDepth, kParts), 2 * kMmaColumns);
-  constexpr int kTogether = kColumns < 64 ? 4 : 2;  // groups of keys whose loads are in flight at once
+  constexpr int kTogether = kColumns < 64 ? 4 : 2;  // number of loop iterations whose loads are in flight at the same
+                                                    // time
   const int warp = recomputed_thread() / 32;
   const int first_row = warp / kParts * kGroups * kMmaRows;
   const int first_column = warp % kParts * kColumns;
@@ -100,7 +106,7 @@ __device__ __forceinline__ void sm80_add_dq(const Tile& ds_tile, const Sm80Backw
   for (int key = 0; key < Shape::kOwned; key += kMmaDepth) {
     OperandA x[kGroups];
 #pragma unroll
-    for (int r = 0; r < kGroups; ++r) {  // transposed: the rows of the ds tile are keys
+    for (int r = 0; r < kGroups; ++r) {  // transposed, because the rows of the ds tile are keys
       const OperandBPair ds = a.b(key, first_row + r * kMmaRows);
       x[r] = {{ds.half[0].reg[0], ds.half[0].reg[1], ds.half[1].reg[0], ds.half[1].reg[1]}};
     }

@@ -1,4 +1,4 @@
-// Last step of sm80_backward, after a pass that added to dq: dq = scale * (its float sums), rounded.
+// Last step of sm80_backward, after a pass that added to dq. It computes dq = scale * (its float sums) and rounds it.
 #pragma once
 
 #include "sm80_backward_dq.cuh"
@@ -6,7 +6,7 @@
 
 namespace attend {
 
-// Stores eight neighbours of a row, `columns` of which exist.
+// Stores eight adjacent elements of a row, of which the first `columns` exist.
 template <class Config>
 __device__ __forceinline__ void sm80_store_rounded(typename ElementOf<Config>::Storage* to, const float (&value)[8],
                                                    int columns) {
@@ -23,8 +23,8 @@ __device__ __forceinline__ void sm80_store_rounded(typename ElementOf<Config>::S
   }
 }
 
-// Grid: tiles of kBlockM rows of every query head of every sequence. A thread has rows r and r + 8 of one tile of
-// accumulators: the accumulators of four lanes, which are neighbours in memory.
+// Grid: one block for each tile of kBlockM rows of each query head of each sequence. A thread processes rows r and r +
+// 8 of one 16 x 8 tile of accumulators. These are the accumulators of four lanes, which are adjacent in memory.
 template <class Config>
 __device__ void sm80_backward_finish(const BackwardOptionArgs& args) {
   constexpr int kTiles = ceil_div(Config::kHeadDim, kMmaColumns);  // tiles of 8 columns
@@ -49,7 +49,7 @@ __device__ void sm80_backward_finish(const BackwardOptionArgs& args) {
     float value[kRowsOfThread][kMmaColumns];
 #pragma unroll
     for (int j = 0; j < kLanes * kAccumulatorsOfMma; j += 4) {
-      // Four neighbouring sums belong either to one lane, or to four lanes, depending on sm80_sum_at().
+      // Four adjacent sums belong either to one lane or to four lanes, depending on sm80_sum_at().
       const int lane = row % kRowHalf * kLanes;
       const bool of_lane = sm80_sum_at(0, 1) == 1;
       const float4 four = __ldcs(

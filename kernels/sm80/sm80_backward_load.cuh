@@ -1,4 +1,4 @@
-// The loads of a block of sm80_backward: tiles, and the saved values of query rows.
+// Loads tiles, and the saved statistics of query rows, for a block of sm80_backward.
 #pragma once
 
 #include "../attention/lse_rounding.cuh"
@@ -8,7 +8,7 @@
 
 namespace attend {
 
-// The tensors that a block loads, and the ones that it owns and streams over.
+// The tensors that a block loads. Sm80Tensors states which of them a block owns and over which it iterates.
 enum class Sm80Tensor { kQ, kK, kV, kDout };
 
 template <class Config>
@@ -20,7 +20,7 @@ struct Sm80Tensors {
   static constexpr Sm80Tensor kStreamedV = kOwnsKeys ? Sm80Tensor::kDout : Sm80Tensor::kV;
 };
 
-// One tensor in memory. head: of q.
+// Access to one tensor in global memory. The argument `head` of its functions is a query head.
 template <class Config, Sm80Tensor kTensor>
 struct Sm80Rows {
   static constexpr bool kOfKeys = kTensor == Sm80Tensor::kK || kTensor == Sm80Tensor::kV;
@@ -33,7 +33,8 @@ struct Sm80Rows {
     return kOfKeys ? (kOfValues ? args.v_stride : args.k_stride) : (kOfValues ? args.dout_stride : args.q_stride);
   }
 
-  // Starts the copies of a tile from `row` of the sequence on. The tile is shorter if the sequence ends within it.
+  // Starts the copies of a tile that begins at row `row` of the sequence. If the sequence ends within the tile, the
+  // remaining rows become zero.
   template <class Tile>
   static __device__ __forceinline__ void load(Tile& tile, const BackwardArgs& args, const SequenceSpan& span,
                                               uint32 head, int64 row) {
@@ -41,7 +42,8 @@ struct Sm80Rows {
     const auto* first =
         static_cast<const Bits16*>(data(args)) +
         (kOfKeys ? span.keys().offset(stride(args), its_head, row) : span.query_offset(stride(args), its_head, row));
-    // Warps that share keys have no free register for values that are the same for all tiles.
+    // Warps that share keys have no free registers for values that are the same for all tiles, so these values are
+    // recomputed.
     constexpr bool kRecomputes = Config::kParts > 1;
     const int64 row_stride = kRecomputes ? recomputed(stride(args).row) : stride(args).row;
     PieceLoader<Config, Tile> loader(first, row_stride, kRecomputes ? recomputed(threadIdx.x) : threadIdx.x);
@@ -51,7 +53,8 @@ struct Sm80Rows {
   }
 };
 
-// Starts the copies of lse and delta of kRows query rows, from `row` of the sequence on, to index `at`.
+// Starts the copies of lse and delta of kRows query rows to index `at` in shared memory. `row` is the first row, as an
+// index in the sequence.
 template <class Config, int kRows>
 __device__ __forceinline__ void sm80_load_statistics(Sm80BackwardStorage<Config>& smem, const BackwardOptionArgs& args,
                                                      const SequenceSpan& span, uint32 head, int64 row, int at) {
@@ -67,7 +70,8 @@ __device__ __forceinline__ void sm80_load_statistics(Sm80BackwardStorage<Config>
   }
 }
 
-// Starts the copies of the owned tiles of the pair; without v or dout if ds is not computed. head: of q.
+// Starts the copies of the two owned tiles. If the block does not compute ds, v or dout is not copied. `head` is a
+// query head.
 template <class Config>
 __device__ __forceinline__ void sm80_load_owned(Sm80BackwardStorage<Config>& smem, const BackwardOptionArgs& args,
                                                 const SequenceSpan& span, uint32 head, int64 owned) {
@@ -86,7 +90,7 @@ template <class Config>
   return streamed / Config::kStreamed % Sm80BackwardShape<Config>::kStages;
 }
 
-// Returns the buffer of the warp's current tile, which holds that row or key.
+// Returns the buffer of the warp's current tile. Row or key `streamed` of the sequence must be in this tile.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ int sm80_buffer(const Sm80BackwardStorage<Config>& smem, int streamed) {
   if constexpr (has_block_map<Config>() && Sm80BackwardShape<Config>::kStages > 1) {
@@ -95,8 +99,9 @@ template <class Config>
   return sm80_buffer<Config>(streamed);
 }
 
-// Starts the copies of the block's query head for the tile that begins with `streamed`, to buffer `at`. Addresses are
-// computed again for each tile. Kept from tile to tile, they would occupy registers that the sums need.
+// Starts the copies of a streamed tile of the block's query head to buffer `at`. `streamed` is the tile's first row or
+// key. The addresses are computed again for each tile, because saved addresses would occupy registers that the sums
+// need.
 template <class Config>
 __device__ __forceinline__ void sm80_send_streamed(Sm80BackwardStorage<Config>& smem, const BackwardOptionArgs& args,
                                                    int streamed, int at) {

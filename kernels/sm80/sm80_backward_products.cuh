@@ -1,6 +1,7 @@
-// The matrix products of a warp of sm80_backward, with mma.m16n8k16. The first multiplies a tile that the warp owns by
-// streamed rows, transposed. The second multiplies scores, which are computed from the first, by the same streamed
-// rows. Each loaded streamed operand is multiplied with all groups of 16 rows that the warp owns.
+// The matrix products of a warp of sm80_backward, with mma.m16n8k16. The first product multiplies the warp's owned rows
+// by the transposed streamed rows. Scores are computed from its result. The second product multiplies these scores by
+// the same streamed rows. Each streamed operand is loaded once and multiplied with all groups of 16 rows that the warp
+// owns.
 #pragma once
 
 #include "../isa/mma.cuh"
@@ -10,8 +11,8 @@
 
 namespace attend {
 
-// Returns the number of the warp's group of keys or rows in the block. Warps of two roles, and parts of one role, share
-// a group.
+// Returns the index of the group of keys or rows that the warp owns in its block. Warps of two roles, and the kParts
+// warps of one role, own the same group.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ int sm80_key_warp() {
   if constexpr (Config::kRoles == kSm80General) return static_cast<int>(threadIdx.x) / 32;
@@ -19,13 +20,13 @@ template <class Config>
   return Config::kRoles == kSm80KeysAndValues ? warp : warp % (Config::kWarps / 2) / Config::kParts;
 }
 
-// Returns the number of the warp among the kParts warps of its role that share keys.
+// Returns the index of the warp among the kParts warps of its role that share keys.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ int sm80_part() {
   return recomputed_thread() / 32 % Config::kParts;
 }
 
-// Returns the first row of the warp's group of 16, in the block's owned tile.
+// Returns the first row of the warp's row group `group`, as an index in the block's owned tile.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ int sm80_first_owned(int group) {
   return sm80_key_warp<Config>() * Sm80BackwardShape<Config>::kOwnedOfWarp + group * kMmaRows;
@@ -34,7 +35,8 @@ template <class Config>
 template <class Config>
 using Sm80Scores = float[Config::kRowGroups][Sm80BackwardShape<Config>::kScores];
 
-// The product owned streamed^T of a warp, for streamed rows from `first` of a tile on.
+// The product of a warp's owned rows and the transposed streamed rows. The streamed rows start at row `first` of a
+// tile.
 template <class Config, Sm80Product kProduct>
 struct Sm80OwnedProduct {
   using Operands = Sm80ProductOperands<Config, kProduct>;
@@ -50,7 +52,7 @@ struct Sm80OwnedProduct {
         streamed(StreamedReader::by_columns(streamed_tile, recomputed_thread() % 32)),
         first(first_row) {}
 
-  // Adds the contribution of 16 columns from `column` on, for 2 kCount streamed rows.
+  // Adds the contribution of 16 columns, from `column` on, to the products with 2 * kCount streamed rows.
   template <int kCount>
   __device__ __forceinline__ void add_columns(float (&sum)[Config::kRowGroups][kCount], int column) const {
     OperandA x[Config::kRowGroups];
@@ -70,7 +72,7 @@ struct Sm80OwnedProduct {
   }
 };
 
-// Computes product = owned streamed^T, for kStep streamed rows from `first` of the tile on.
+// Computes product = owned streamed^T for kStep streamed rows from `first` of the tile on.
 template <class Config, Sm80Product kProduct>
 __device__ __forceinline__ void sm80_multiply_owned(
     Sm80Scores<Config>& product, const typename Sm80ProductOperands<Config, kProduct>::OwnedTile& owned,
@@ -81,19 +83,20 @@ __device__ __forceinline__ void sm80_multiply_owned(
 #pragma unroll
     for (float& number : product[r]) number = 0.0f;
   }
-#pragma unroll 4  // loads in flight: as many operands as fit into the registers next to the sums
+#pragma unroll 4  // keeps as many operands in flight as the registers next to the sums allow
   for (int column = 0; column < Sm80ProductOperands<Config, kProduct>::kDepth; column += kMmaDepth) {
     of_columns.add_columns(product, column);
   }
 }
 
-// Sums over streamed rows of a gradient of the warp's owned keys or rows, for kColumns of its columns.
+// A gradient of the warp's owned keys or rows, as sums over streamed rows. It covers kColumns of the gradient's
+// columns.
 template <class Config, int kColumns>
 struct Sm80WarpSums {
   float sum[Config::kRowGroups][kColumns / 2] = {};
 
-  // Adds x streamed for kBlocks times 16 streamed rows from `first` on, and columns from `column` on. x: rounded
-  // scores.
+  // Adds the product of x and streamed rows, for 16 * kBlocks streamed rows from `first` on and for kColumns columns
+  // from `column` on. `x` holds rounded scores.
   template <class Tile, int kBlocks>
   __device__ __forceinline__ void add(const OperandA (&x)[Config::kRowGroups][kBlocks], const Tile& streamed, int first,
                                       int column = 0) {
@@ -112,8 +115,8 @@ struct Sm80WarpSums {
     }
   }
 
-  // As add(), for all rows of a streamed tile, with x in shared memory: one row for each key, one column for each
-  // streamed row. The sums cover the columns of the warp's part.
+  // Does the same as add() for all rows of a streamed tile, with x in shared memory. x_tile has one row for each key
+  // and one column for each streamed row. The sums cover the columns that this warp computes.
   template <class ScoreTile, class Tile>
   __device__ __forceinline__ void add_shared(const ScoreTile& x_tile, const Tile& streamed) {
     const auto a = BlockReader<ScoreTile>::by_rows(x_tile, recomputed_thread() % 32);
@@ -126,7 +129,8 @@ struct Sm80WarpSums {
     }
   }
 
-  // Writes the sums times factor, rounded, to the columns of the warp's part in the block's tile.
+  // Multiplies the sums by `factor`, rounds them, and writes them to the block's tile, in the columns that this warp
+  // computes.
   template <class Tile>
   __device__ __forceinline__ void write(Tile& tile, float factor) const {
     const int lane = threadIdx.x % 32;
@@ -143,7 +147,7 @@ struct Sm80WarpSums {
   }
 };
 
-// Packs scores, rounded, into operands for kBlocks times 16 streamed rows.
+// Rounds scores and packs them into operands for 16 * kBlocks streamed rows.
 template <class Config, int kBlocks>
 __device__ __forceinline__ void sm80_pack(OperandA (&to)[Config::kRowGroups][kBlocks],
                                           const float (&scores)[Config::kRowGroups][kBlocks * kMmaDepth / 2]) {

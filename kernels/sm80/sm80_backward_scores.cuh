@@ -1,11 +1,11 @@
-// Turns products into gradients of scores, in a warp's registers:
+// Computes p and ds from the products of tiles, in a warp's registers:
 //
 //   p = exp(s - lse)    ds = p (drop(dout v^T) - delta)    delta = rowsum(dout * o) - dlse
 //
-// The exponent is in base 2, and log2_sum is subtracted from it: lse_rounding.cuh.
+// The exponential uses base 2. log2_sum is subtracted from its exponent (lse_rounding.cuh).
 //
-// p is kept 2^kShift times as large. Otherwise, rounding it for dv could bring it below the type's smallest number. ds
-// is computed from it in float.
+// p is stored multiplied by 2^kShift. Without this factor, rounding p for dv could yield 0 for small values. ds is
+// computed from p in float.
 #pragma once
 
 #include "../attention/accumulator_scores.cuh"
@@ -18,13 +18,14 @@ template <class Element>
 constexpr int kSm80Shift = element_info(Element::kType).p_shift;
 template <class Config>
 constexpr float kSm80Unshift = 1.0f / static_cast<float>(1 << kSm80Shift<ElementOf<Config>>);
-// In sm80_backward_unmodified: whether ds is 2^kShift times as large too, until the gradient is stored. This needs a
-// type with float's range.
+// Whether sm80_backward_unmodified also stores ds multiplied by 2^kShift until the gradient is stored. This requires a
+// type with the range of float.
 template <class Element>
 constexpr bool kSm80ShiftsDs = element_info(Element::kType).has_float_range;
 
-// Returns lse or delta of the query rows of a lane's scores i and i + 1 of group r (i is even). Query rows are columns
-// if the warp owns keys, and rows otherwise. saved: points to the value of the lane's first query row.
+// Returns lse or delta for the lane's scores i and i + 1 of row group r, where i is even. Query rows are the columns of
+// the scores if the warp owns keys, and their rows otherwise. `saved` points to the value of the lane's first query
+// row.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ float2 sm80_statistics(const float* saved, int r, int i) {
   if constexpr (Sm80BackwardShape<Config>::kOwnsKeys) {
@@ -34,7 +35,8 @@ template <class Config>
   return {of_row, of_row};
 }
 
-// Returns the index of that first value, for the scores of streamed rows or keys from `streamed` on.
+// Returns the index in smem.lse or smem.delta at which the argument `saved` of sm80_statistics() must start. The scores
+// belong to the streamed rows or keys from `streamed` on.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ int sm80_first_saved(const Sm80BackwardStorage<Config>& smem, int streamed) {
   const int lane = recomputed_thread() % 32;
@@ -42,26 +44,28 @@ template <class Config>
   return sm80_buffer(smem, streamed) * Config::kStreamed + streamed % Config::kStreamed + accumulator_column(lane);
 }
 
-// Whether each score is tested for a mask. The window may hide scores. So may a term or a mask from memory, and the
-// custom function.
+// Whether the code must test each score for -inf. Scores may be hidden by the window, by a bias or mask from memory, or
+// by a custom score.
 template <class Config, bool kAllVisible>
 constexpr bool kSm80Selects =
     !kAllVisible || Score<Config>::kAddsFromMemory || Score<Config>::kMasksFromMemory || Score<Config>::kIsCustom;
 
-// Returns 2^kShift p for a value from apply_rules(). scale: score_scale(). Masked values are selected to 0, because lse
-// may be NaN. p is clamped to 1, which it could exceed if lse is rounded more coarsely than scores differ.
+// Returns 2^kShift p for a value that apply_rules() computed. `scale` is score_scale(). Masked values give 0 even if
+// lse is NaN. p is limited to 1. It could exceed 1 if the rounding error of lse is larger than the differences between
+// scores.
 template <class Config, bool kAllVisible>
 [[nodiscard]] __device__ __forceinline__ float sm80_probability(float value, float lse, float log2_sum, float scale) {
   constexpr auto kShift = static_cast<float>(kSm80Shift<ElementOf<Config>>);
-  // Not a fused multiply-add: the product is rounded as lse is, so that the largest of huge scores minus lse is 0.
+  // Not a fused multiply-add, because the product must be rounded in the same way as lse. Then, even for huge scores,
+  // the largest score minus lse is 0.
   const float above = __fsub_rn(__fmul_rn(value, scale), lse);
   const float p = exp2_fast(smaller_or_nan(fmaf(above, kLog2E, kShift - log2_sum), kShift));
   if constexpr (!kSm80Selects<Config, kAllVisible>) return p;
   return value == -kInfinity ? 0.0f : p;
 }
 
-// Returns whether lengths, window and block map hide no score between what the warp owns and kStep streamed rows or
-// keys.
+// Returns whether lengths, window and block map hide none of the scores between the warp's owned rows or keys and kStep
+// streamed rows or keys.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ bool sm80_all_visible(const Sm80BackwardBlock<Config>& block, int streamed) {
   using Shape = Sm80BackwardShape<Config>;
@@ -75,8 +79,9 @@ template <class Config>
          block.rules.map.template sees_all<kOwned, Config::kStep>(owned, streamed);
 }
 
-// Turns s, the products q.k of kStep streamed rows from `streamed` of the sequence on, into 2^kShift p. slope is
-// written if Score<Config>::kHasSlopes. kept receives the bits of entries that are not dropped, if kDrops.
+// Turns s into 2^kShift p. s holds the products q.k for kStep streamed rows; `streamed` is the index of the first one
+// in the sequence. If Score<Config>::kHasSlopes is set, writes the derivative to `slope`. With dropout, writes the bits
+// of kept entries to `kept`.
 template <bool kAllVisible, class Config>
 __device__ __forceinline__ void sm80_make_p(Sm80Scores<Config>& s, Sm80Scores<Config>& slope,
                                             uint32 (&kept)[Config::kRowGroups][kKeptWords<Config::kStep / 2>],
@@ -116,8 +121,8 @@ template <int kWords>
   return (kept[i / 32] >> (i % 32) & 1u) != 0;
 }
 
-// Turns dp, the products dout.v, into ds without the derivative of a transform. If p is masked, ds is 0, even if dp is
-// NaN.
+// Turns dp, the products dout.v, into ds. The derivative of a transform is not applied yet. If an entry of p is masked,
+// its ds is 0, even if dp is NaN.
 template <bool kAllVisible, class Config>
 __device__ __forceinline__ void sm80_make_ds(Sm80Scores<Config>& dp, const Sm80Scores<Config>& p,
                                              const uint32 (&kept)[Config::kRowGroups][kKeptWords<Config::kStep / 2>],

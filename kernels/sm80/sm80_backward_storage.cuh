@@ -1,4 +1,4 @@
-// The shared memory of a block of sm80_backward.
+// Shared memory of a thread block of sm80_backward.
 #pragma once
 
 #include "../isa/mbarrier.cuh"
@@ -7,8 +7,8 @@
 
 namespace attend {
 
-// Tiles of scores that all warps share, such as ds for dq: one row for each key, kStreamed columns. Empty without
-// kAddsDq.
+// Tiles of rounded scores that all warps share, such as ds for dq. A tile has one row for each key, and kStreamed
+// columns. This class is empty without kAddsDq.
 template <class Config, bool kIsThere>
 struct Sm80ScoresPlace {
   using Tile = PanelTile<Sm80BackwardShape<Config>::kOwned, kPanelColumns>;
@@ -19,7 +19,7 @@ struct Sm80ScoresPlace<Config, false> {
   using Tile = void;
 };
 
-// p in float, passed from the warps that sum dv to those that sum dk: each lane's numbers in the order of its
+// p in float, which the warps that sum dv pass to the warps that sum dk. Each lane's values are in the order of its
 // registers.
 template <class Config, bool kIsThere>
 struct Sm80SharedP {
@@ -29,7 +29,7 @@ struct Sm80SharedP {
 template <class Config>
 struct Sm80SharedP<Config, false> {};
 
-// lse_log2_sum() of the query rows, in the order of lse. Empty without kHasLseRounding.
+// Results of lse_log2_sum() for the query rows, in the order of `lse`. The class is empty without kHasLseRounding.
 template <int kRows, bool kIsThere>
 struct Sm80Log2Sums {
   alignas(8) float of_row[kRows];
@@ -37,13 +37,14 @@ struct Sm80Log2Sums {
 template <int kRows>
 struct Sm80Log2Sums<kRows, false> {};
 
-// A barrier for each group of keys, for the warps of one role that share these keys. Empty if no warps share keys.
+// Barriers among the warps of one role that share keys, one for each group of keys. The class is empty if no warps
+// share keys.
 template <class Config, bool kIsThere>
 struct Sm80PairBarriers {
   static constexpr int kKeyWarps = Sm80BackwardShape<Config>::kKeyWarps;
   Mbarrier of_keys[kKeyWarps];
 
-  // Initialises the barriers. All threads of the block call it; a barrier of the block follows.
+  // Initialises the barriers. All threads of the block must call this, and a barrier of the block must follow.
   __device__ __forceinline__ void init() {
     if (threadIdx.x < kKeyWarps) of_keys[threadIdx.x].init(32 * Config::kParts);
   }
@@ -64,15 +65,16 @@ struct alignas(kSwizzleAtom) Sm80BackwardStorage {
     StreamedTile rows;
     StreamedTileV rows_v;
   };
-  OwnedTile owned;     // tile of k or q. A warp reads only its own rows, and overwrites them with dk or dq
-  OwnedTileV owned_v;  // tile of v or dout; later dv
+  OwnedTile owned;     // tile of k or q. Each warp reads only its own rows, and overwrites them with dk or dq
+  OwnedTileV owned_v;  // tile of v or dout, and later of dv
   Stage stage[Shape::kStages];
   using ScoresPlace = Sm80ScoresPlace<Config, Config::kAddsDq>;
   using ScoreTile = typename ScoresPlace::Tile;
   static_assert(!Config::kAddsDq || Config::kStreamed <= kPanelColumns);
   ScoresPlace scores;
   Sm80SharedP<Config, Config::kRoles == kSm80KeysOrValues> p;
-  alignas(8) float lse[Shape::kSavedRows];  // lse of the query rows, owned or in the buffers; lanes read pairs
+  // The lse of the query rows, which are owned or in the buffers. Lanes read pairs.
+  alignas(8) float lse[Shape::kSavedRows];
   alignas(8) float delta[Shape::kSavedRows];
   Sm80Log2Sums<Shape::kSavedRows, Config::kHasLseRounding> log2_sums;
   Sm80BackwardBlock<Config> block;
@@ -81,13 +83,13 @@ struct alignas(kSwizzleAtom) Sm80BackwardStorage {
   static_assert(sizeof(Sm80BackwardBlock<Config>) + sizeof(PairBarriers) <= kSm80BlockBytes && kFitsTiles<Config>);
 };
 
-// The two products of a score and its gradient.
+// The two products between an owned and a streamed tile: one gives scores, the other the gradient dp.
 enum class Sm80Product {
   kScores,     // q k^T
   kGradients,  // dout v^T
 };
 
-// The operands of a product in a block: an owned and a streamed tile.
+// Types of the owned and the streamed tile of a product, and access to these tiles.
 template <class Config, Sm80Product kProduct>
 struct Sm80ProductOperands {
   using Storage = Sm80BackwardStorage<Config>;

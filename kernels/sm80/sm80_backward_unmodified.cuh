@@ -1,21 +1,23 @@
-// sm80_backward for unmodified scores: dq, dk and dv in one pass, if only masks modify the scores.
+// sm80_backward for unmodified scores: computes dq, dk and dv in one pass if the scores have no modification except
+// masks.
 //
-// Shapes   as in sm80_backward.cuh; d and d_v multiples of 8, all addresses multiples of 16 bytes
-// Supports float16 and bfloat16, masks, packed sequences, grouped heads. sm_80 and later. The additions to dq are in no
-//          fixed order
-// Work     a block owns a tile of keys and streams over query rows. All warps store ds to shared memory. After a
-//          barrier each computes a part of its product with the block's keys (sm80_backward_dq.cuh).
-//          kSm80KeysAndValues: a warp has 16 kRowGroups keys, and computes s, dp, dk and dv of them.
-//          kSm80KeysOrValues: half of the warps compute s and dv, the others dp and dk of the same keys. p is passed
-//          between them in float. A warp then has twice as many keys, and loads half as many operands for a product.
-//          kParts 2: two warps of a role share keys. Each has half of the streamed rows of s or dp, and half of the
-//          columns of its gradient
-// Memory   Sm80BackwardStorage. kSm80KeysAndValues: ds of two tiles. kSm80KeysOrValues: ds of one tile, p in float,
-//          and rounded p if warps share keys
-// Measured bf16, H200, CUDA 13.0, full and causal, TFLOP/s of 10 B H S^2 D: (2, 32, 8192, 64) 292, 280; (2, 16, 8192,
-//          128) 330, 313; (2, 8, 8192, 256) 268, 259. With the other role: 258 at 128 columns, 231 at 64. No other GPU
-//          was measured
-// Called   by compute 'sm80_backward': src/cuda/launch/sm80_backward.cpp; tiles: sm80_backward_variant.cpp
+// Shapes   as in sm80_backward.cuh, with d and d_v multiples of 8. All addresses are multiples of 16 bytes.
+// Supports float16 and bfloat16, masks, packed sequences and grouped heads. Requires sm_80 or later. The order of the
+//          additions to dq is not fixed.
+// Work     A block owns a tile of keys and iterates over tiles of query rows, the streamed tiles. All warps store ds to
+//          shared memory. After a barrier each warp computes a part of the product of ds and the block's keys
+//          (sm80_backward_dq.cuh). If kRoles is kSm80KeysAndValues, a warp has 16 * kRowGroups keys and computes their
+//          s, dp, dk and dv. If kRoles is kSm80KeysOrValues, half of the warps compute s and dv, and the other half dp
+//          and dk of the same keys. The first half passes p to the second half in float. Each warp then has twice as
+//          many keys, and loads half as many operands per product. If kParts is 2, two warps of a role share keys. Each
+//          of them computes half of the streamed rows of s or dp, and half of the columns of its gradient.
+// Memory   Sm80BackwardStorage. If kRoles is kSm80KeysAndValues, it holds ds of two tiles. If kRoles is
+//          kSm80KeysOrValues, it holds ds of one tile, p in float, and also rounded p if warps share keys.
+// Measured TFLOP/s on an H200 with CUDA 13.0 and bfloat16, full and causal, counted as 10 B H S^2 D for the shape (B,
+//          H, S, D). (2, 32, 8192, 64): 292, 280. (2, 16, 8192, 128): 330, 313. (2, 8, 8192, 256): 268, 259. With the
+//          other value of kRoles: 258 at 128 columns, 231 at 64. No other GPU was measured.
+// Called   by the backend 'sm80_backward' (src/cuda/launch/sm80_backward.cpp). sm80_backward_variant.cpp chooses the
+//          tile sizes.
 // Source   Dao, FlashAttention-2 (2023), Algorithm 2
 #pragma once
 
@@ -25,7 +27,7 @@
 
 namespace attend {
 
-// Adds dq of a head's last tile, which no later iteration adds.
+// Adds dq of a head's last streamed tile. dq of each other tile is added while the next tile is processed.
 template <class Config, class Role>
 __device__ __forceinline__ void sm80_add_last_dq(Sm80BackwardStorage<Config>& smem, const BackwardOptionArgs& args) {
   const Sm80Range streamed = smem.block.streamed;
@@ -35,7 +37,8 @@ __device__ __forceinline__ void sm80_add_last_dq(Sm80BackwardStorage<Config>& sm
   }
 }
 
-// Runs the warps of one role over every query head that shares the keys. Afterwards the sums are in the block's tiles.
+// Runs the warps of one role over every query head that shares the keys. Afterwards the block's tiles hold the
+// gradients.
 template <class Role, class Config>
 __device__ __forceinline__ void sm80_run_role(Role role, Sm80BackwardStorage<Config>& smem,
                                               const BackwardOptionArgs& args) {
@@ -49,17 +52,18 @@ __device__ __forceinline__ void sm80_run_role(Role role, Sm80BackwardStorage<Con
     sm80_add_last_dq<Config, Role>(smem, args);
     const uint32 next = smem.block.head + 1;
     is_last = next * args.base.num_heads_k == (smem.block.work.head + 1) * args.base.num_heads_q;
-    // Waits until every warp has finished the head; its tiles and the block's work may then be overwritten.
+    // Waits until every warp has finished the head, so that its tiles and the block's work may be overwritten.
     sm80_wait_all<Config>(kSm80HeadBarrier);
     if (threadIdx.x == 0 && !is_last) Sm80BackwardBlock<Config>::set_head(smem.block, args, next);
   }
-  cp_async_wait<0>();                       // waits for the thread's own copies: without a tile, copies of the owned
-                                            // rows may still be in flight
-  sm80_wait_all<Config>(kSm80HeadBarrier);  // waits for all threads' copies; the owned rows may then be overwritten
+  // Waits for this thread's copies; copies of the owned rows may still be in flight if there was no streamed tile.
+  cp_async_wait<0>();
+  // Waits for the copies of all threads, so that the owned rows may be overwritten.
+  sm80_wait_all<Config>(kSm80HeadBarrier);
   role.write(smem, args);
 }
 
-// Computes the gradients of one tile of kOwned keys. Grid: Sm80BackwardWork::mine().
+// Computes the gradients of one tile of kOwned keys. Sm80BackwardWork::mine() defines the grid.
 template <class Config>
 __device__ void sm80_backward_unmodified(const BackwardOptionArgs& args) {
   using Storage = Sm80BackwardStorage<Config>;
@@ -72,7 +76,7 @@ __device__ void sm80_backward_unmodified(const BackwardOptionArgs& args) {
 
   const auto work = Sm80BackwardWork::mine<Config>(args.base);
   const SequenceSpan span = sequence_span<Config>(args.base, args.options, work.sequence);
-  if (work.owned >= span.seqlen_k) return;  // a packed sequence shorter than the longest
+  if (work.owned >= span.seqlen_k) return;  // the grid covers the longest packed sequence, and this one is shorter
   const uint32 head = work.head * (args.base.num_heads_q / args.base.num_heads_k);
   sm80_load_owned(smem, args, span, head, work.owned);
   Sm80BackwardBlock<Config>::make(smem.block, args, work, span, head);
@@ -84,7 +88,7 @@ __device__ void sm80_backward_unmodified(const BackwardOptionArgs& args) {
   } else {
     sm80_run_role(Sm80KeysRole<Config>{}, smem, args);
   }
-  __syncthreads();  // waits until all sums are in the tiles
+  __syncthreads();  // waits until all gradients are in the tiles
   sm80_store_key_tile(smem.owned, args.base.dk, args.base.dk_stride, smem.block, Config::kHeadDim);
   sm80_store_key_tile(smem.owned_v, args.base.dv, args.base.dv_stride, smem.block, Config::kHeadDimV);
 }

@@ -1,5 +1,5 @@
-// Parts of sm80_backward_unmodified that both roles share: barriers, the change of tiles, tiles of rounded scores, and
-// the stores of gradients.
+// Code that the roles of sm80_backward_unmodified share: barriers, the change to the next tile, tiles of rounded
+// scores, and the stores of gradients.
 #pragma once
 
 #include "../isa/named_barrier.cuh"
@@ -12,10 +12,10 @@ template <class Config>
 struct Sm80UnmodifiedShape : Sm80BackwardShape<Config> {
   using Shape = Sm80BackwardShape<Config>;
   static constexpr bool kHasTwoRoles = Config::kRoles == kSm80KeysOrValues;
-  // Rows of a warp's scores at a time: kRowGroups times 16 keys and kRows streamed rows.
+  // Streamed rows whose scores a warp computes at the same time, for its 16 * kRowGroups keys.
   static constexpr int kRows = kHasTwoRoles ? Config::kStreamed / Config::kParts : Config::kStep;
-  static constexpr int kScores = kRows / 2;  // scores of a lane and a group of 16 keys
-  // Columns of dk and dv that one warp sums.
+  static constexpr int kScores = kRows / 2;  // scores that a lane holds for each group of 16 keys
+  // Columns of dk and of dv that one warp sums.
   static constexpr int kColumns = round_up(ceil_div(Shape::kDepth, Config::kParts), 2 * kMmaColumns);
   static constexpr int kColumnsV = round_up(ceil_div(Shape::kDepthV, Config::kParts), 2 * kMmaColumns);
   static_assert(Config::kAddsDq && Config::kStreamed % kRows == 0 && (kHasTwoRoles || Config::kParts == 1));
@@ -30,16 +30,17 @@ using Sm80KeySums = Sm80WarpSums<Config, Sm80UnmodifiedShape<Config>::kColumns>;
 template <class Config>
 using Sm80ValueSums = Sm80WarpSums<Config, Sm80UnmodifiedShape<Config>::kColumnsV>;
 
-// Numbers of barriers. Warps of two roles reach the same barrier from different places in the code.
+// Numbers of the named barriers. The warps of two roles reach the same barrier from different places in the code.
 enum Sm80Barrier { kSm80HeadBarrier = 1, kSm80TileBarrier, kSm80ScoresBarrier };
 
-// Waits until all warps of the block, of both roles, have arrived.
+// Waits until all warps of the block, in both roles, have arrived.
 template <class Config>
 __device__ __forceinline__ void sm80_wait_all(Sm80Barrier barrier) {
   barrier_wait_of_roles<Config::kThreads>(barrier);
 }
 
-// Tiles of rounded scores that warps of two roles share: ds, and p if several warps of a role share keys.
+// Indices of the tiles of rounded scores that the warps share: a tile of ds, and a tile of p if several warps of a role
+// share keys.
 constexpr int kSm80DsTile = 0;
 constexpr int kSm80PTile = 1;
 
@@ -49,27 +50,28 @@ template <class Config>
   return block.streamed.begin / Config::kStreamed * Config::kStreamed;
 }
 
-// Returns whether any of `count` streamed rows from `row` on has a score with the warp's keys.
+// Returns whether any of the `count` streamed rows from `row` on sees one of the warp's keys.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ bool sm80_meets_keys(const Sm80BackwardBlock<Config>& block, int row,
                                                               int count) {
   return block.own[sm80_key_warp<Config>()].meets(row, count);
 }
 
-// Waits for tile `row`, and starts the copies of the next one.
+// Waits until the streamed tile that starts at `row` has arrived, and starts the copies of the next tile.
 template <class Config>
 __device__ __forceinline__ void sm80_begin_tile(Sm80BackwardStorage<Config>& smem, const BackwardOptionArgs& args,
                                                 int row) {
-  cp_async_wait<0>();  // waits for the thread's own copies: of this tile, and of the owned tiles
-  // Waits for all threads' copies, and until all ds of the previous tile is written. The previous tile, in the other
-  // buffer, and its p have been read, and may be overwritten.
+  cp_async_wait<0>();  // waits for this thread's copies: this tile and the owned tiles
+  // Waits for the copies of all threads, and until ds of the previous tile is complete. The previous tile, in the other
+  // buffer, and its p have been read and may be overwritten.
   sm80_wait_all<Config>(kSm80TileBarrier);
   const int next = row + Config::kStreamed;
   if (next < smem.block.streamed.end) sm80_send_streamed(smem, args, next, sm80_buffer<Config>(next));
   cp_async_commit();
 }
 
-// Writes a tile of the block's keys to dk or dv, by all threads. columns: existing columns, a multiple of 8.
+// Writes a tile of the block's dk or dv to memory. All threads must call this. `columns` is the number of columns
+// without padding, a multiple of 8.
 template <class Config, class Tile>
 __device__ __forceinline__ void sm80_store_key_tile(const Tile& tile, void* tensor, const TensorStrides& stride,
                                                     const Sm80BackwardBlock<Config>& block, int columns) {
@@ -84,7 +86,8 @@ __device__ __forceinline__ void sm80_store_key_tile(const Tile& tile, void* tens
   }
 }
 
-// Writes a warp's sums of dk and of dv, rounded, to the block's tiles.
+// sm80_write_keys() rounds a warp's sums of dk and writes them to the block's tile. sm80_write_values() does the same
+// for dv.
 template <class Config>
 __device__ __forceinline__ void sm80_write_keys(Sm80BackwardStorage<Config>& smem, const BackwardOptionArgs& args,
                                                 const Sm80KeySums<Config>& dk) {

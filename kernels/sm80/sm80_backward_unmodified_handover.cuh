@@ -1,12 +1,13 @@
-// Passes p from the warps that sum dv to those that sum dk, through shared memory, in float. If p were rounded for ds
-// as for dv, its error would exceed the rounding of the products.
+// Passes p through shared memory from the warps that sum dv to the warps that sum dk. p is passed in float. If ds were
+// computed from the rounded p, its error would exceed the rounding error of the products.
 #pragma once
 
 #include "sm80_backward_unmodified_block.cuh"
 
 namespace attend {
 
-// The numbers of a lane and group of 16 keys, in groups of four. Thread t of either role has the same keys and rows.
+// p of one lane, as groups of four values. Thread t of one role has the same keys and query rows as thread t of the
+// other role.
 template <class Config>
 struct Sm80Handover {
   static constexpr int kThreads = Config::kThreads / 2;
@@ -23,15 +24,15 @@ struct Sm80Handover {
     }
   }
 
-  // Replaces dp - delta by ds, using the p that the other role sent. is_whole: no score of the warp is masked.
+  // Replaces dp - delta by ds, using the p that the other role sent. is_whole states that no score of the warp is
+  // masked.
   static __device__ __forceinline__ void receive_ds(Sm80PartScores<Config>& dp, const Sm80BackwardStorage<Config>& smem,
                                                     bool is_whole) {
     const int mine = thread();
 #pragma unroll
     for (int i = 0; i < Config::kRowGroups * kFours; ++i) {
       if (i % 2 == 0)
-        __syncwarp();  // keeps later loads below this point, where they would occupy registers that dk
-                       // needs
+        __syncwarp();  // keeps later loads below this point, because they would occupy registers that dk needs
       const float4 four = smem.p.four[i][mine];
       const float each[4] = {four.x, four.y, four.z, four.w};
 #pragma unroll

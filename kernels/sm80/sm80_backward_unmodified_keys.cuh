@@ -1,5 +1,5 @@
-// The role of kSm80KeysOrValues in sm80_backward_unmodified that computes dp, ds and dk. p comes from the warp of the
-// other role (sm80_backward_unmodified_values.cuh) that computes s of the same scores.
+// One of the two warp roles of sm80_backward_unmodified if kRoles is kSm80KeysOrValues. It computes dp, ds and dk. It
+// gets p from the warp of the other role that computes s of the same scores (sm80_backward_unmodified_values.cuh).
 #pragma once
 
 #include "sm80_backward_unmodified_handover.cuh"
@@ -14,7 +14,7 @@ struct Sm80KeysRole {
   static constexpr int kRows = Shape::kRows;
   Sm80KeySums<Config> dk;
 
-  // Processes all tiles of a head.
+  // Processes all streamed tiles of a head.
   __device__ __forceinline__ void add_head(Storage& smem, const BackwardOptionArgs& args) {
 #pragma unroll 1
     for (int tile = sm80_first_tile(smem.block); tile < smem.block.streamed.end; tile += Config::kStreamed) {
@@ -24,15 +24,15 @@ struct Sm80KeysRole {
       if (tile > smem.block.streamed.begin)
         sm80_add_dq(smem.scores.tile[kSm80DsTile], smem, args, tile - Config::kStreamed);
       if (!sm80_meets_keys(smem.block, tile, Config::kStreamed)) {
-        sm80_wait_all<Config>(kSm80ScoresBarrier);  // waits until ds of the previous tile has been read; it may then be
-                                                    // overwritten
+        // Waits until ds of the previous tile has been read, so that it may be overwritten.
+        sm80_wait_all<Config>(kSm80ScoresBarrier);
         sm80_store_blocks<Config, kRows / kMmaDepth>(smem.scores.tile[kSm80DsTile], {}, first);
         continue;
       }
       Sm80PartScores<Config> dp;
       sm80_unmodified_dp(dp, smem, tile + first);
-      sm80_wait_all<Config>(kSm80ScoresBarrier);  // waits until p of all warps is written, and ds of the previous tile
-                                                  // has been read
+      // Waits until all warps have written p and have read ds of the previous tile.
+      sm80_wait_all<Config>(kSm80ScoresBarrier);
       if (sm80_is_whole(smem.block, tile + first)) {
         Sm80Handover<Config>::receive_ds(dp, smem, true);
       } else {
@@ -51,8 +51,8 @@ struct Sm80KeysRole {
   }
 
  private:
-  // Stores ds to shared memory for dq, and adds it to dk. Warps that share keys read ds of each other's rows from
-  // there.
+  // Stores ds to shared memory for dq, and adds ds^T q to dk. Warps that share keys also read each other's ds from
+  // shared memory.
   __device__ __forceinline__ void add_keys(const Sm80PartScores<Config>& ds, Storage& smem,
                                            const typename Storage::StreamedTile& q, int first) {
     Sm80PartOperands<Config> x;
@@ -61,7 +61,7 @@ struct Sm80KeysRole {
     if constexpr (Config::kParts == 1) {
       dk.add(x, q, 0);
     } else {
-      // Waits for ds of the warps that share the keys.
+      // Waits until the warps that share these keys have written ds.
       smem.pairs.of_keys[sm80_key_warp<Config>()].arrive_and_wait();
       dk.add_shared(smem.scores.tile[kSm80DsTile], q);
     }

@@ -1,4 +1,4 @@
-// The role kSm80KeysAndValues of sm80_backward_unmodified: a warp computes s, dp, dk and dv of its keys.
+// The role kSm80KeysAndValues of sm80_backward_unmodified. Each warp computes s, dp, dk and dv of its keys.
 #pragma once
 
 #include "sm80_backward_unmodified_scores.cuh"
@@ -14,8 +14,8 @@ struct Sm80KeysAndValuesRole {
   Sm80ValueSums<Config> dv;
   Sm80KeySums<Config> dk;
 
-  // Processes all tiles of a head. While ds of one tile is written, dq is computed from ds of the previous tile, in the
-  // other buffer.
+  // Processes all streamed tiles of a head. While ds of one tile is written to one buffer, dq is computed from ds of
+  // the previous tile in the other buffer.
   __device__ __forceinline__ void add_head(Storage& smem, const BackwardOptionArgs& args) {
 #pragma unroll 1
     for (int tile = sm80_first_tile(smem.block); tile < smem.block.streamed.end; tile += Config::kStreamed) {
@@ -33,7 +33,7 @@ struct Sm80KeysAndValuesRole {
     }
   }
 
-  // Returns the tile of scores that holds ds of a head's last streamed tile.
+  // Returns the index of the tile of scores that holds ds of a head's last streamed tile.
   [[nodiscard]] static __device__ __forceinline__ int last_ds_tile(int tile) {
     return sm80_buffer<Config>(tile);
   }
@@ -44,7 +44,7 @@ struct Sm80KeysAndValuesRole {
   }
 
  private:
-  // Processes kRows streamed rows from `row` of the sequence on.
+  // Processes kRows streamed rows. `row` is the first one, as an index in the sequence.
   __device__ __forceinline__ void add_rows(Storage& smem, const BackwardOptionArgs& args, ScoreTile& ds_tile, int row) {
     const auto& stage = smem.stage[sm80_buffer<Config>(row)];
     const int first = row % Config::kStreamed;

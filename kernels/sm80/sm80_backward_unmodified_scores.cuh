@@ -1,9 +1,11 @@
-// p and ds of sm80_backward_unmodified, which supports no modification except masks between q k^T and the exponents.
+// Computes p and ds in sm80_backward_unmodified. Between q k^T and the exponential it supports no modification except
+// masks.
 //
 //   p = 2^(c s - c lse)    ds = p (dp - delta)    c = scale log2(e)
 //
-// p is 2^kSm80Shift times as large. So is ds if its type has float's range (kSm80ShiftsDs). The sum of dp starts from
-// -delta. Missing streamed rows are zeros: p is 1 there, and is multiplied only by zeros.
+// p is stored multiplied by 2^kSm80Shift. ds is also stored with this factor if the type has the range of float
+// (kSm80ShiftsDs). The sum of dp starts at -delta. Streamed rows that do not exist are zeros. Their p is 1, but it is
+// multiplied only by zeros.
 #pragma once
 
 #include "sm80_backward_scores.cuh"
@@ -11,10 +13,10 @@
 
 namespace attend {
 
-constexpr float kSm80LargestFolded = 1 << 19;  // largest lse: half a unit in the last place of c lse is then a factor
-                                               // of 1.05
+constexpr float kSm80LargestFolded = 1 << 19;  // limit of |lse|: beyond it, half a unit in the last place of c lse
+                                               // could change p by more than a factor of 1.05
 
-// Computes sum += owned streamed^T, for the streamed rows from `first` of the tile on.
+// Adds owned streamed^T to `sum`, for the streamed rows from `first` of the tile on.
 template <class Config, Sm80Product kProduct>
 __device__ __forceinline__ void sm80_add_product(
     Sm80PartScores<Config>& sum, const typename Sm80ProductOperands<Config, kProduct>::OwnedTile& owned,
@@ -26,8 +28,8 @@ __device__ __forceinline__ void sm80_add_product(
   }
 }
 
-// Returns the index of the saved values of a lane's first two streamed rows. The values of its next two are
-// kColumnsOfTile further.
+// Returns the index of the saved statistics of a lane's first two streamed rows. The statistics of its next two rows
+// follow kColumnsOfTile later.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ int sm80_saved_at(int row) {
   return sm80_buffer<Config>(row) * Config::kStreamed + row % Config::kStreamed +
@@ -47,7 +49,7 @@ __device__ __forceinline__ void sm80_unmodified_s(Sm80PartScores<Config>& s, con
                                                  row % Config::kStreamed);
 }
 
-// Computes dp - delta for the same rows.
+// Computes dp - delta for the streamed rows from `row` of the sequence on.
 template <class Config>
 __device__ __forceinline__ void sm80_unmodified_dp(Sm80PartScores<Config>& dp, const Sm80BackwardStorage<Config>& smem,
                                                    int row) {
@@ -65,7 +67,7 @@ __device__ __forceinline__ void sm80_unmodified_dp(Sm80PartScores<Config>& dp, c
                                                     row % Config::kStreamed);
 }
 
-// Returns whether the window hides no score of the warp's keys with the streamed rows from `row` on.
+// Returns whether the window hides none of the scores between the warp's keys and the streamed rows from `row` on.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ bool sm80_is_whole(const Sm80BackwardBlock<Config>& block, int row) {
   return block.whole[sm80_key_warp<Config>()].has(row, Sm80UnmodifiedShape<Config>::kRows);
@@ -84,7 +86,7 @@ __device__ __forceinline__ void sm80_unmodified_mask(Sm80PartScores<Config>& s, 
   }
 }
 
-// Sets dp of masked scores to 0, because it may be the product of a row that holds NaN.
+// Sets dp of masked scores to 0, because dp is NaN if its row or key holds NaN.
 template <class Config>
 __device__ __forceinline__ void sm80_unmodified_hide(Sm80PartScores<Config>& dp, const Sm80PartScores<Config>& s) {
 #pragma unroll
@@ -94,7 +96,8 @@ __device__ __forceinline__ void sm80_unmodified_hide(Sm80PartScores<Config>& dp,
   }
 }
 
-// Replaces s by p. kFolds: one multiply-add before the exponential. lse: points to the lane's first two rows.
+// Replaces s by p. If kFolds is set, one multiply-add computes the exponent. `lse` points to the values of the lane's
+// first two rows.
 template <bool kFolds, class Config>
 __device__ __forceinline__ void sm80_unmodified_exponentials(Sm80PartScores<Config>& s, const float* lse, float scale) {
   constexpr auto kShift = static_cast<float>(kSm80Shift<ElementOf<Config>>);

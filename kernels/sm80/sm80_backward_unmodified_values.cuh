@@ -1,5 +1,5 @@
-// The role of kSm80KeysOrValues in sm80_backward_unmodified that computes s, p and dv. It sends p to the warp of the
-// other role (sm80_backward_unmodified_keys.cuh) that computes dp of the same scores.
+// One of the two warp roles of sm80_backward_unmodified if kRoles is kSm80KeysOrValues. It computes s, p and dv. It
+// sends p to the warp of the other role that computes dp of the same scores (sm80_backward_unmodified_keys.cuh).
 #pragma once
 
 #include "sm80_backward_unmodified_handover.cuh"
@@ -13,7 +13,7 @@ struct Sm80ValuesRole {
   using Storage = Sm80BackwardStorage<Config>;
   Sm80ValueSums<Config> dv;
 
-  // Processes all tiles of a head.
+  // Processes all streamed tiles of a head.
   __device__ __forceinline__ void add_head(Storage& smem, const BackwardOptionArgs& args) {
 #pragma unroll 1
     for (int tile = sm80_first_tile(smem.block); tile < smem.block.streamed.end; tile += Config::kStreamed) {
@@ -24,8 +24,8 @@ struct Sm80ValuesRole {
       if (meets) compute_p(p, smem, args, tile);
       if (tile > smem.block.streamed.begin)
         sm80_add_dq(smem.scores.tile[kSm80DsTile], smem, args, tile - Config::kStreamed);
-      sm80_wait_all<Config>(kSm80ScoresBarrier);  // waits until p of all warps is written, and ds of the previous tile
-                                                  // has been read
+      // Waits until all warps have written p and have read ds of the previous tile.
+      sm80_wait_all<Config>(kSm80ScoresBarrier);
       if (meets) add_values(p, smem, stage.rows_v);
     }
   }
@@ -39,7 +39,7 @@ struct Sm80ValuesRole {
   }
 
  private:
-  // Computes p of the warp's part of the tile: rounded, and in float for the other role.
+  // Computes p of this warp's part of the tile. Returns the rounded p, and sends p in float to the other role.
   static __device__ __forceinline__ void compute_p(Sm80PartOperands<Config>& p, Storage& smem,
                                                    const BackwardOptionArgs& args, int tile) {
     const int first = sm80_part<Config>() * Shape::kRows;
@@ -52,7 +52,7 @@ struct Sm80ValuesRole {
     if constexpr (Config::kParts > 1) sm80_store_blocks<Config>(smem.scores.tile[kSm80PTile], p, first);
   }
 
-  // Adds to dv. Warps that share keys read p of each other's rows from shared memory.
+  // Adds p^T dout to dv. Warps that share keys read each other's p from shared memory.
   __device__ __forceinline__ void add_values(const Sm80PartOperands<Config>& p, const Storage& smem,
                                              const typename Storage::StreamedTileV& dout) {
     if constexpr (Config::kParts == 1) {

@@ -1,8 +1,9 @@
-// The work of a block of sm80_backward: its tile of keys or query rows, and the range that it streams over.
+// The work of a thread block of sm80_backward: its owned tile of keys or query rows, and the range over which it
+// iterates.
 //
-// The tensors come in pairs: k and v, q and dout. A block owns a tile of one pair and streams over tiles of the other.
-// It owns keys if it computes their gradients, and query rows otherwise. simt/backward_tile.cuh divides work in the
-// same way.
+// The tensors form two pairs: k and v, and q and dout. A block owns a tile of one pair and iterates over tiles of the
+// other pair, the streamed tiles. It owns keys if it computes dk or dv, and query rows otherwise.
+// simt/backward_tile.cuh divides the work in the same way.
 #pragma once
 
 #include "../attention/head_matrix.cuh"
@@ -14,7 +15,7 @@
 
 namespace attend {
 
-// Rows or keys [begin, end) of a sequence.
+// Range [begin, end) of rows or keys of a sequence.
 struct Sm80Range {
   int begin;
   int end;
@@ -23,8 +24,8 @@ struct Sm80Range {
     return begin < first + count && first < end;
   }
 
-  // Returns the streamed rows or keys that have a score with one of the owned [first, last). The range is empty if the
-  // owned ones do not exist.
+  // Returns the streamed rows or keys that have a visible score with one of the owned rows or keys [first, last). The
+  // range is empty if these do not exist.
   template <class Config>
   [[nodiscard]] static __device__ __forceinline__ Sm80Range of_owned(const WindowMask& mask, int64 first, int64 last) {
     constexpr bool kOwnsKeys = Sm80BackwardShape<Config>::kOwnsKeys;
@@ -36,8 +37,9 @@ struct Sm80Range {
     return {static_cast<int>(range.begin), static_cast<int>(range.end)};
   }
 
-  // Returns the streamed rows or keys that have a score with each of the owned ones. If the last existing one is among
-  // them, the range has no end: places after it hold zeros and need no mask.
+  // Returns the streamed rows or keys that have visible scores with all of the owned rows or keys [first, last). If the
+  // range includes the last existing row or key, it has no end, because the following places hold zeros and need no
+  // mask.
   template <class Config>
   [[nodiscard]] static __device__ __forceinline__ Sm80Range whole_of_owned(const WindowMask& mask, int64 first,
                                                                            int64 last) {
@@ -61,11 +63,11 @@ struct Sm80Range {
 // The tile that a block owns.
 struct Sm80BackwardWork {
   uint32 sequence;
-  uint32 head;  // key head if it owns keys, otherwise query head
-  int64 owned;  // the tile's first row or key, in the sequence
+  uint32 head;  // KV head if the block owns keys, otherwise query head
+  int64 owned;  // first row or key of the tile, as an index in the sequence
 
-  // Returns the work of this block. Grid: tiles of every head of every sequence. Under a causal mask the first keys and
-  // the last rows take the longest, and start first.
+  // Returns the work of this block. Grid: one block for each tile of each head of each sequence. Under a causal mask
+  // the first keys and the last rows take longest, so their blocks start first.
   template <class Config>
   [[nodiscard]] static __device__ __forceinline__ Sm80BackwardWork mine(const BackwardArgs& args) {
     constexpr bool kOwnsKeys = Sm80BackwardShape<Config>::kOwnsKeys;
@@ -83,28 +85,29 @@ struct Sm80BackwardWork {
   }
 };
 
-// A warp's position among the tiles that a block map does not skip. Buffers alternate, independently of the tile
-// numbers.
+// A warp's position among the tiles that a block map does not skip. The two buffers alternate, so a tile's buffer does
+// not depend on its number.
 struct Sm80Walk {
   int buffer;  // buffer of the current tile
   int next;    // first row or key of the next tile
 };
 
-// The state of a block for one query head. It is in shared memory, because accumulators need the registers.
+// State of a block for one query head. It is in shared memory, because accumulators need the registers.
 template <class Config>
 struct Sm80BackwardBlock {
   static constexpr int kKeyWarps = Sm80BackwardShape<Config>::kKeyWarps;
   Sm80BackwardWork work;
   SequenceSpan span;
   uint32 head;                 // query head
-  Sm80Range streamed;          // rows or keys that have a score with the owned tile
-  Sm80Range own[kKeyWarps];    // rows or keys that have a score with each warp's part of the owned tile
-  Sm80Range whole[kKeyWarps];  // rows or keys that have no masked score with the warp's part
+  Sm80Range streamed;          // rows or keys that have a visible score with the owned tile
+  Sm80Range own[kKeyWarps];    // rows or keys that have a visible score with each warp's part of the owned tile
+  Sm80Range whole[kKeyWarps];  // rows or keys that have no masked score with each warp's part of the owned tile
   ScoreRules<Config> rules;
   Sm80Walk walk[has_block_map<Config>() ? kKeyWarps : 1];  // one for each warp
 
-  // Returns the first tile of kStreamed rows or keys, from `from` on, that has a score with the owned tile by the block
-  // map. Returns the range's end or more if there is none. Needs full warps.
+  // Returns the first tile of kStreamed rows or keys, from `from` on, that has a visible score with the owned tile
+  // according to the block map. If there is none, returns the end of the range or a larger number. All lanes of a warp
+  // must call this.
   [[nodiscard]] __device__ __forceinline__ int next_tile(int from) const {
     using Shape = Sm80BackwardShape<Config>;
     constexpr int kTile = Config::kStreamed;
@@ -112,8 +115,8 @@ struct Sm80BackwardBlock {
                                 ? rules.map.template next_rows<kTile, Shape::kOwned>(from, work.owned, streamed.end)
                                 : rules.map.template next_keys<Shape::kOwned, kTile>(work.owned, from, streamed.end));
   }
-  // Returns whether the warp's owned part, which begins at `first_owned` of the block's tile, has a score with the
-  // kStep streamed rows or keys from `from` on.
+  // Returns whether the warp's part of the owned tile has a visible score with the kStep streamed rows or keys from
+  // `from` on. The warp's part begins at `first_owned` of the owned tile.
   [[nodiscard]] __device__ __forceinline__ bool meets(int warp, int first_owned, int from) const {
     using Shape = Sm80BackwardShape<Config>;
     constexpr int kOwned = Shape::kOwnedOfWarp, kStep = Config::kStep;
@@ -122,7 +125,7 @@ struct Sm80BackwardBlock {
     return rules.map.template sees_any<kOwned, kStep>(work.owned + first_owned, from);
   }
 
-  // Sets the state. All threads call it. A barrier must follow before `to` is read.
+  // Sets the state. All threads must call this, and a barrier must follow before `to` is read.
   static __device__ __forceinline__ void make(Sm80BackwardBlock& to, const BackwardOptionArgs& args,
                                               const Sm80BackwardWork& work, const SequenceSpan& span, uint32 head) {
     using Shape = Sm80BackwardShape<Config>;
@@ -140,7 +143,7 @@ struct Sm80BackwardBlock {
     set_head(to, args, head);
   }
 
-  // Changes to another query head of the same sequence. One thread calls it. A barrier must follow.
+  // Changes to another query head of the same sequence. Only one thread calls this, and a barrier must follow.
   static __device__ __forceinline__ void set_head(Sm80BackwardBlock& to, const BackwardOptionArgs& args, uint32 head) {
     to.head = head;
     to.rules =

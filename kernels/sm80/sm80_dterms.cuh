@@ -1,10 +1,10 @@
-// The last kernel of sm80_backward: the gradient of a term from memory that has a number for every row.
+// Last kernel of sm80_backward. It computes the gradient of a bias that has a separate value for every query row.
 //
-//   dterms = ds, summed over the batch entries and heads for which the term is broadcast
+//   dterms = ds, summed over the batch entries and heads that share a bias entry
 //
-// Work     a block has a tile of dterms, of kOwned rows and kStreamed keys. It processes the batch entries and
-//          heads that share the tile, always in the same order, and computes their p and ds again
-// Called   if dterms is requested: src/cuda/launch/sm80_backward.cpp
+// Work     Each thread block computes a tile of dterms with kOwned rows and kStreamed keys. It iterates over the batch
+//          entries and heads that share the tile, always in the same order, and computes their p and ds again.
+// Called   if dterms is requested (src/cuda/launch/sm80_backward.cpp).
 #pragma once
 
 #include "../attention/dterms_reduce.cuh"
@@ -12,7 +12,7 @@
 
 namespace attend {
 
-// Computes sum += ds of one tile of one head. The block's work must be set.
+// Adds ds of one tile of one head to `sum`. The block's work must be set.
 template <class Config>
 __device__ __forceinline__ void sm80_add_dterms_tile(Sm80Scores<Config>& sum, Sm80BackwardStorage<Config>& smem,
                                                      const BackwardOptionArgs& args, int key) {
@@ -23,8 +23,8 @@ __device__ __forceinline__ void sm80_add_dterms_tile(Sm80Scores<Config>& sum, Sm
   sm80_load_owned(smem, args, block.span, block.head, block.work.owned);
   sm80_send_streamed(smem, args, key, 0);
   cp_async_commit();
-  cp_async_wait<0>();  // waits for the thread's own copies of the tiles
-  __syncthreads();     // waits for all threads' copies
+  cp_async_wait<0>();  // waits for this thread's copies of the tiles
+  __syncthreads();     // waits for the copies of all threads, so all may read the tiles
   if (!block.meets(static_cast<int>(threadIdx.x) / 32, sm80_first_owned<Config>(0), key)) return;
   Sm80Scores<Config> p, slope, ds;
   uint32 kept[Config::kRowGroups][kKeptWords<Shape::kScores>];
@@ -43,7 +43,7 @@ __device__ __forceinline__ void sm80_add_dterms_tile(Sm80Scores<Config>& sum, Sm
   }
 }
 
-// Stores the existing numbers of a tile. row and key: the tile's first.
+// Stores those entries of a tile that exist. `row` and `key` are the tile's first row and first key.
 template <class Config>
 __device__ __forceinline__ void sm80_store_dterms(const BackwardOptionArgs& args, const Sm80Scores<Config>& sum,
                                                   uint32 batch, uint32 head, int64 row, int64 key) {
@@ -63,7 +63,8 @@ __device__ __forceinline__ void sm80_store_dterms(const BackwardOptionArgs& args
   }
 }
 
-// Grid: tiles of kOwned rows and kStreamed keys (keys fastest) of every batch entry and head of dterms.
+// Grid: for every batch entry and head of dterms, one block per tile of kOwned rows and kStreamed keys. Blocks of
+// adjacent keys are adjacent.
 template <class Config>
 __device__ void sm80_dterms(const BackwardOptionArgs& args) {
   using Shape = Sm80BackwardShape<Config>;
@@ -85,8 +86,9 @@ __device__ void sm80_dterms(const BackwardOptionArgs& args) {
   for (uint32 batch = batches.begin; batch < batches.end; ++batch) {
 #pragma unroll 1
     for (uint32 head = heads.begin; head < heads.end; ++head) {
-      __syncthreads();  // waits until every warp has finished the previous head; its tiles and the block's work may
-                        // then be overwritten
+      // Waits until every warp has finished the previous head, so that its tiles and the block's work may be
+      // overwritten.
+      __syncthreads();
       const SequenceSpan span = {batch, 0, 0, base.seqlen_q, base.seqlen_k};
       Sm80BackwardBlock<Config>::make(smem.block, args, {batch, head, row}, span, head);
       __syncthreads();  // waits until the block's work is set

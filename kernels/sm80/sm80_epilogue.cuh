@@ -1,4 +1,4 @@
-// Writes o / l and lse of a warp's rows from registers to memory.
+// Writes o / l and lse of a warp's query rows from registers to memory.
 #pragma once
 
 #include "../attention/row_end.cuh"
@@ -24,7 +24,8 @@ __device__ __forceinline__ void sm80_store_lse(const ForwardArgs& args, const Sm
   }
 }
 
-// Stores the existing rows. scale: score_scale(), which turns the softmax's values into scores.
+// Stores o and lse of the rows that exist. The argument `scale` is score_scale(), which turns the softmax's values into
+// scores.
 template <class Config>
 __device__ __forceinline__ void sm80_store_rows(const ForwardOptionArgs& args, Sm80Storage<Config>& smem,
                                                 Sm80Rows<Config> (&rows)[Config::kRowGroups], float scale) {
@@ -37,20 +38,19 @@ __device__ __forceinline__ void sm80_store_rows(const ForwardOptionArgs& args, S
   auto& o_tile = reinterpret_cast<OTile*>(&smem.q_or_o)[part];
   const int first_column = block.work.first_column_v() + part * kColumns;
   const int columns = min(kColumns, Config::kHeadDimV - first_column);
-  __syncwarp();  // waits until all lanes have read the warp's rows of q, which o overwrites
+  __syncwarp();  // waits until all lanes have read the warp's rows of q, because o overwrites them
 #pragma unroll
   for (int r = 0; r < Config::kRowGroups; ++r) {
     auto& softmax = rows[r].softmax;
     if constexpr (Config::kSplits == 1)
-      softmax.finish();  // otherwise the warps that share rows have already completed
-                         // l
+      softmax.finish();  // if kSplits > 1, the warps that share rows have already summed l
     const int tile_row = sm80_first_row<Config>(r);
     const int64 row = block.work.row + tile_row;
     sm80_store_lse(base, block, row, softmax, scale, end);
     const float factor[kRowsOfThread] = {end.factor(softmax.inverse_sum(0), softmax.lse(0, scale)),
                                          end.factor(softmax.inverse_sum(1), softmax.lse(1, scale))};
     write_accumulators<ElementOf<Config>>(o_tile, tile_row, rows[r].o, factor);
-    __syncwarp();  // waits until the 16 rows of o are written; no other warp accesses them
+    __syncwarp();  // waits until the 16 rows of o are written, which no other warp accesses
     auto* o =
         static_cast<Bits16*>(base.o) + block.span.query_offset(base.o_stride, block.work.head, row) + first_column;
     store_pieces<Config>(o_tile, tile_row, o, base.o_stride.row, block.span.seqlen_q - row, columns);

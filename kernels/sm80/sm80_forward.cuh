@@ -1,22 +1,28 @@
-// sm80_forward: o = drop(softmax(s)) v and lse, with every option of the interface, on the tensor cores of Ampere and
-// later GPUs.
+// sm80_forward: computes o = drop(softmax(s)) v and lse on the tensor cores of Ampere and later GPUs, with every option
+// of the interface.
 //
-// Shapes   q (batch, heads, seqlen_q, d), k (batch, heads_k, seqlen_k, d), v (batch, heads_k, seqlen_k, d_v) and o; any
-//          strides whose last is 1, any alignment; packed sequences
-// Supports float16 and bfloat16, d and d_v from 1 to 512, every option. sm_80 and later
-// Work     a block has kBlockM query rows of a head and, if d_v is wide, one of kColumnParts parts of the columns of o.
-//          A warp has kRowGroups times 16 rows with all their keys, and skips tiles of keys that none of them sees.
-//          For each tile: s = q k^T, modifications and masks, the softmax, o += p v. The next tile is loaded meanwhile
-// Memory   q, two buffers of k and v, in panels of 64 columns (Sm80Storage). o is assembled in the memory of q
-// Costs    a warp waits for its own softmax. The work of other warps hides this wait. With Config::kTrails, p v of the
-//          previous tile hides it too (sm80_trailing.cuh). If o leaves enough registers, two groups of rows share each
-//          operand of k and v. Otherwise two warps share rows (sm80_split.cuh). If only masks modify scores, no maximum
-//          is searched (sm80_softmax.cuh)
-// Measured bf16, H200, CUDA 13.0, TFLOP/s full, causal, of 16384 rows of 2048 columns in all, 2048 and 16384 keys:
-//          head_dim 64: 330 290, 361 382; 128: 372 328, 399 404; 256: 331 296, 355 359. With dropping, full, 8192 keys:
-//          64: 117, 128: 181. No other GPU was measured. docs/ampere.md has more
-// Called   by compute 'sm80_forward': src/cuda/launch/sm80_forward.cpp; tiles: sm80_forward_variant.cpp
-// Source   Dao, FlashAttention-2 (2023), Algorithm 1; the lagging maximum: FlashAttention-4 (2025)
+// Shapes   q (batch, heads, seqlen_q, d), k (batch, heads_k, seqlen_k, d), v (batch, heads_k, seqlen_k, d_v), o (batch,
+//          heads, seqlen_q, d_v), or packed sequences. The last stride must be 1. The other strides and the alignment
+//          are arbitrary.
+// Supports float16 and bfloat16, d and d_v from 1 to 512, and every option. Requires sm_80 or later.
+// Work     A thread block has kBlockM query rows of a head. If d_v is large, the columns of o are divided among
+//          kColumnParts blocks. Each warp has kRowGroups times 16 rows, iterates over their key tiles and skips tiles
+//          that none of these rows sees. For each tile it computes s = q k^T, applies modifications and masks, computes
+//          the softmax, and adds p v to o. Meanwhile the next tile is loaded.
+// Memory   Sm80Storage holds q and two buffers of k and v, in panels of 64 columns. o is assembled in the memory of q.
+// Costs    Each warp must wait for its own softmax before its next product. The work of other warps hides this wait. If
+//          Config::kTrails is set, the product p v of the previous tile hides it too (sm80_trailing.cuh). If o leaves
+//          enough registers, two groups of rows share each operand of k and v. Otherwise two warps share rows
+//          (sm80_split.cuh). If the scores have no modification except masks, the kernel avoids the search for row
+//          maxima (sm80_softmax.cuh).
+// Measured TFLOP/s on an H200 with CUDA 13.0 and bfloat16. The inputs have 16384 query rows in total, and 2048 columns
+//          over all heads. With 2048 keys and head_dim 64, 128 and 256: 330, 372 and 331 with a full mask, and 290, 328
+//          and 296 with a causal mask. With 16384 keys: 361, 399 and 355 with a full mask, and 382, 404 and 359 with a
+//          causal mask. With dropout, a full mask and 8192 keys: 117 with head_dim 64, and 181 with head_dim 128. No
+//          other GPU was measured. docs/ampere.md has more.
+// Called   by the backend 'sm80_forward' (src/cuda/launch/sm80_forward.cpp). sm80_forward_variant.cpp chooses the tile
+//          sizes.
+// Source   Dao, FlashAttention-2 (2023), Algorithm 1. FlashAttention-4 (2025) introduced row maxima that lag behind.
 #pragma once
 
 #include "sm80_epilogue.cuh"
@@ -27,7 +33,7 @@
 
 namespace attend {
 
-// Starts the copies of a tile. Its first `rows` rows and `columns` columns exist. row_stride is in elements.
+// Starts the copies of a tile of which the first `rows` rows and `columns` columns exist. row_stride is in elements.
 template <class Config, class Tile>
 __device__ __forceinline__ void sm80_send(Tile& tile, const Bits16* source, int64 row_stride, int64 rows, int columns) {
   const auto rows_of_tile = static_cast<int>(min(rows, int64{Tile::kRows}));
@@ -38,7 +44,7 @@ __device__ __forceinline__ void sm80_send(Tile& tile, const Bits16* source, int6
   }
 }
 
-// Starts the copies of k of tile n, to buffer number `buffer`.
+// Starts the copies of k of key tile n to buffer `buffer`.
 template <class Config>
 __device__ __forceinline__ void sm80_send_k(const ForwardArgs& args, Sm80Storage<Config>& smem, const Sm80Keys& keys,
                                             int n, int buffer) {
@@ -47,7 +53,7 @@ __device__ __forceinline__ void sm80_send_k(const ForwardArgs& args, Sm80Storage
                     Config::kHeadDim);
 }
 
-// Starts the copies of v of tile n, to buffer number `buffer`.
+// Starts the copies of v of key tile n to buffer `buffer`.
 template <class Config>
 __device__ __forceinline__ void sm80_send_v(const ForwardArgs& args, Sm80Storage<Config>& smem, const Sm80Keys& keys,
                                             int first_column, int n, int buffer) {
@@ -57,7 +63,8 @@ __device__ __forceinline__ void sm80_send_v(const ForwardArgs& args, Sm80Storage
                     columns);
 }
 
-// Called after tile n: starts the copies of k of tile k_tile and v of tile v_tile, if the block has these tiles.
+// Starts the copies of k of tile k_tile and of v of tile v_tile, if the block needs these tiles. Called during a step
+// that still reads the other buffers.
 template <class Config>
 __device__ __forceinline__ void sm80_send_next(const ForwardArgs& args, Sm80Storage<Config>& smem, int k_tile,
                                                int v_tile) {
@@ -69,10 +76,10 @@ __device__ __forceinline__ void sm80_send_next(const ForwardArgs& args, Sm80Stor
   cp_async_commit();
 }
 
-// The part of a key tile that a warp's rows see, with a block map.
+// Visibility of a key tile for the query rows of a warp. Used if there is a block map.
 struct Sm80WarpView {
-  bool is_seen;   // some row sees some key
-  bool is_whole;  // all rows see all keys
+  bool is_seen;   // some row sees some key of the tile
+  bool is_whole;  // all rows see all keys of the tile
 
   template <class Config>
   [[nodiscard]] static __device__ __forceinline__ Sm80WarpView of(const Sm80Block<Config>& block,
@@ -84,8 +91,8 @@ struct Sm80WarpView {
   }
 };
 
-// Processes all key tiles, the last one first. The search for the first maxima and the masks then fall on the same
-// tile. Copies of this tile must be in flight.
+// Processes all key tiles, from the last to the first. In this order, the tile that needs a mask is usually also the
+// one that needs the search for row maxima. Copies of the last tile must already be in flight.
 template <class Config>
 __device__ __forceinline__ void sm80_attend_tiles(Sm80Rows<Config> (&rows)[Config::kRowGroups],
                                                   Sm80Storage<Config>& smem, const ForwardArgs& args) {
@@ -94,9 +101,10 @@ __device__ __forceinline__ void sm80_attend_tiles(Sm80Rows<Config> (&rows)[Confi
 #pragma unroll 1
   for (int n = smem.block.keys.tiles.end - 1; n >= smem.block.keys.tiles.begin; --n) {
     const Sm80WarpTiles own = smem.block.own[recomputed(threadIdx.x) / 32];
-    cp_async_wait<0>();  // waits for the thread's own copies of tile n
-    __syncthreads();     // waits for all threads' copies. The previous tile, in the other buffer, has been read, and
-                         // may be overwritten
+    cp_async_wait<0>();  // waits for this thread's copies of tile n
+    // Waits for the copies of all threads. The previous tile, in the other buffer, has been read and may be
+    // overwritten.
+    __syncthreads();
     if (n > smem.block.keys.tiles.begin) {
       sm80_send_k(args, smem, smem.block.keys, n - 1, n - 1);
       sm80_send_v(args, smem, smem.block.keys, smem.block.work.first_column_v(), n - 1, n - 1);
@@ -104,7 +112,7 @@ __device__ __forceinline__ void sm80_attend_tiles(Sm80Rows<Config> (&rows)[Confi
     cp_async_commit();
     if (own.seen.has(n)) {
       sm80_weights(rows, smem, n, n, own.whole.has(n), n + 1 == own.seen.end);
-      // Selected from two constants: a computed address of v would occupy a register.
+      // The address is selected from two constants, because a computed address would occupy a register.
       sm80_multiply_pv(rows, n % kSm80Stages == 0 ? smem.stage[0].v : smem.stage[1].v);
     }
     long_sum.put_aside(rows, n, smem.block.scale_log2);
@@ -112,7 +120,8 @@ __device__ __forceinline__ void sm80_attend_tiles(Sm80Rows<Config> (&rows)[Confi
   long_sum.add_to(rows, smem.block.scale_log2);
 }
 
-// Processes the tiles that a block map does not skip. Buffers alternate, independently of the tile numbers.
+// Processes the key tiles that a block map does not skip. The two buffers alternate, so a tile's buffer does not depend
+// on its number.
 template <class Config>
 __device__ __forceinline__ void sm80_attend_seen_tiles(Sm80Rows<Config> (&rows)[Config::kRowGroups],
                                                        Sm80Storage<Config>& smem, const ForwardArgs& args) {
@@ -123,9 +132,10 @@ __device__ __forceinline__ void sm80_attend_seen_tiles(Sm80Rows<Config> (&rows)[
 #pragma unroll 1
   for (int buffer = n, next; n >= tiles.begin; n = next, --buffer) {
     const Sm80WarpTiles own = smem.block.own[recomputed(threadIdx.x) / 32];
-    cp_async_wait<0>();  // waits for the thread's own copies of tile n
-    __syncthreads();     // waits for all threads' copies. The previous tile, in the other buffer, has been read, and
-                         // may be overwritten
+    cp_async_wait<0>();  // waits for this thread's copies of tile n
+    // Waits for the copies of all threads. The previous tile, in the other buffer, has been read and may be
+    // overwritten.
+    __syncthreads();
     next = sm80_tile_before(smem.block.rules.map, smem.block.work.row, n, tiles.begin);
     if (next >= tiles.begin) {
       sm80_send_k(args, smem, smem.block.keys, next, buffer - 1);
@@ -134,27 +144,27 @@ __device__ __forceinline__ void sm80_attend_seen_tiles(Sm80Rows<Config> (&rows)[
     cp_async_commit();
     const auto view = Sm80WarpView::of(smem.block, own, n);
     if (view.is_seen) {
-      const bool is_first = n + 1 == own.seen.end;  // the map may skip this tile; the next one then finds m too small,
-                                                    // and raises it
+      const bool is_first = n + 1 == own.seen.end;  // the map may skip this tile for the warp; in the warp's next tile,
+                                                    // m is then too small and is raised
       sm80_weights(rows, smem, n, buffer, view.is_whole, is_first);
       sm80_multiply_pv(rows, buffer % kSm80Stages == 0 ? smem.stage[0].v : smem.stage[1].v);
     }
-    long_sum.put_aside(rows, buffer, smem.block.scale_log2);  // pieces count only the processed tiles
+    long_sum.put_aside(rows, buffer, smem.block.scale_log2);  // counts only the tiles that are processed
   }
   long_sum.add_to(rows, smem.block.scale_log2);
 }
 
-// Processes all key tiles, with p v of each tile after s of the next one. Only copies of k of the last tile are in
-// flight at the start.
+// Processes all key tiles from the last to the first. The product p v of each tile follows s of the next tile. At the
+// start only copies of k of the last tile may be in flight.
 template <class Config>
 __device__ __forceinline__ void sm80_attend_trailing(Sm80Rows<Config> (&rows)[Config::kRowGroups],
                                                      Sm80Storage<Config>& smem, const ForwardArgs& args) {
 #pragma unroll 1
   for (int n = smem.block.keys.tiles.end - 1; n >= smem.block.keys.tiles.begin - 1; --n) {
     const Sm80WarpTiles own = smem.block.own[recomputed(threadIdx.x) / 32];
-    cp_async_wait<0>();  // waits for the thread's own copies: k of tile n, and v of tile n + 1
-    __syncthreads();     // waits for all threads' copies. k of tile n + 1 and v of tile n + 2 have been read, and may
-                         // be overwritten
+    cp_async_wait<0>();  // waits for this thread's copies: k of tile n, and v of tile n + 1
+    // Waits for the copies of all threads. k of tile n + 1 and v of tile n + 2 have been read and may be overwritten.
+    __syncthreads();
     const bool has_p = own.seen.has(n + 1);
     const bool is_usual = has_p && own.seen.has(n) && own.whole.has(n);
     if (!Sm80Sends<Config>::kApply || !is_usual) sm80_send_next(args, smem, n - 1, n);
@@ -187,7 +197,7 @@ __device__ void sm80_forward(const ForwardOptionArgs& args) {
 
   const auto work = Sm80Work<Config>::mine(args.base);
   const SequenceSpan span = sequence_span<Config>(args.base, args.options, work.sequence);
-  if (work.row >= span.seqlen_q) return;  // a packed sequence shorter than the longest
+  if (work.row >= span.seqlen_q) return;  // the grid covers the longest packed sequence, and this one is shorter
   const auto keys = Sm80Keys::of(args, work, span);
   const auto* q = static_cast<const Bits16*>(args.base.q) + span.query_offset(args.base.q_stride, work.head, work.row);
   sm80_send<Config>(smem.q_or_o, q, args.base.q_stride.row, span.seqlen_q - work.row, Config::kHeadDim);
@@ -199,7 +209,7 @@ __device__ void sm80_forward(const ForwardOptionArgs& args) {
   }
   cp_async_commit();
   Sm80Block<Config>::make(smem.block, args, work, span, keys);
-  cp_async_wait<1>();  // waits for the thread's own copies of q; copies of keys may still be in flight
+  cp_async_wait<1>();  // waits for this thread's copies of q; copies of k and v may still be in flight
   __syncthreads();     // waits for all threads' copies of q, and until the block's work is set
 
   Sm80Rows<Config> rows[Config::kRowGroups];

@@ -1,4 +1,4 @@
-// Numbers of sm80_forward that host and device must agree on: tiles, and the size of shared memory.
+// Sizes of sm80_forward on which host and device must agree: tile sizes and bytes of shared memory.
 #pragma once
 
 #include "../common/portable.cuh"
@@ -7,28 +7,33 @@
 
 namespace attend {
 
-constexpr int kSm80RowsOfMma = 16;    // query rows of one mma product
-constexpr int kSm80Stages = 2;        // buffers of k and of v: one is read while the other fills
-constexpr int kSm80BlockBytes = 512;  // most bytes of the state of a block
+constexpr int kSm80RowsOfMma = 16;    // query rows of one mma instruction
+constexpr int kSm80Stages = 2;        // number of buffers of k and of v: one is read while the other is filled
+constexpr int kSm80BlockBytes = 512;  // upper bound for the bytes of Sm80Block
 constexpr int kSm80LargestHeadDim = 512;
-constexpr int kSm80MostColumns = 256;  // columns of o in one block: a warp's 16 rows of them take 128 registers of each
-                                       // lane
+constexpr int kSm80MostColumns = 256;  // maximum number of columns of o in one block: at this limit a warp's 16 rows
+                                       // occupy 128 registers of each lane
 
-// The parameters of a Config, under the names of its constants.
+// Tile sizes and pipeline settings of a Config. The comment on each field names the Config constant with the same
+// value.
 struct Sm80ForwardTile {
-  int warps;           // kWarps
-  int row_groups;      // kRowGroups: a warp has this many times 16 rows, which share its operands of k and v
-  int block_n;         // kBlockN: keys
-  int q_in_registers;  // kQInRegisters: otherwise q's operands are read from shared memory for each tile of keys
-  int column_parts;    // kColumnParts: parts of the columns of o, one for each block
-  int min_blocks;      // blocks that must fit on a multiprocessor
-  int puts_aside;      // kPutsAside: o is summed in pieces, because there are very many keys
-  int speculates;      // kSpeculates: p is computed before the maximum is known; only if scores are unmodified
-  int fuses;           // kFuses: p starts between the products of s; only if registers allow it
-  int parks;           // kParks: m and l of the softmax are saved in shared memory, because registers are scarce
-  int trails;          // kTrails: p v of a tile overlaps the exponentials of the next; only with kSpeculates
-  int splits;          // kSplits: number of warps that share rows; each has a part of the keys of s and of the columns
-                       // of o
+  int warps;           // kWarps: warps of a block
+  int row_groups;      // kRowGroups: groups of 16 query rows per warp, which share its operands of k and v
+  int block_n;         // kBlockN: number of keys of a tile
+  int q_in_registers;  // kQInRegisters: 1 if q stays in registers; 0 if q's operands are read from shared memory for
+                       // each key tile
+  int column_parts;    // kColumnParts: number of blocks among which the columns of o are divided
+  int min_blocks;      // number of blocks that must fit on a multiprocessor
+  int puts_aside;      // kPutsAside: 1 if o is saved and restarted every kKeysOfSum keys, because there are very many
+                       // keys
+  int speculates;      // kSpeculates: 1 if p is computed before the row maximum is known, which requires unmodified
+                       // scores
+  int fuses;           // kFuses: 1 if the computation of p starts between the products of s, which needs more registers
+  int parks;           // kParks: 1 if m and l of the softmax are saved in shared memory, because registers are scarce
+  int trails;          // kTrails: 1 if p v of a tile overlaps with the exponentials of the next tile; requires
+                       // kSpeculates
+  int splits;          // kSplits: number of warps that share query rows. Each of them computes s of some keys of a
+                       // tile, and some columns of o
 
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr int block_m() const {
     return warps / splits * row_groups * kSm80RowsOfMma;
@@ -36,30 +41,31 @@ struct Sm80ForwardTile {
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr int threads() const { return warps * 32; }
 };
 
-// Returns the columns of v and o in one block, rounded up to full operands.
+// Returns the number of columns of v and o in one block, rounded up to a multiple of 16.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm80_columns_v(int head_dim_v, int column_parts) {
   return round_up(ceil_div(head_dim_v, column_parts), 16);
 }
 
-// Returns the columns that a tile occupies in shared memory.
+// Returns the number of columns that a tile occupies in shared memory.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm80_width(int columns) {
   return round_up(columns, kPanelColumns);
 }
 
-// Returns the floats that a thread saves for each group of rows (sm80_long_sum.cuh): its o, and two maxima.
+// Returns the number of floats that a thread saves for each group of rows (sm80_long_sum.cuh). These are its entries of
+// o, and the maxima of its two rows.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm80_values_aside(int columns_v) {
   return columns_v / 2 + 2;
 }
 
-// Returns the bytes that warps need to share rows (sm80_split.cuh): two tiles of p in 16 bits, a float of each warp for
-// each row, and padding for alignment.
+// Returns the bytes of shared memory through which warps exchange data if they share rows (sm80_split.cuh). They hold
+// two 16-bit tiles of p, one float per warp and row, and padding for alignment.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm80_shared_bytes(const Sm80ForwardTile& tile) {
   if (tile.splits == 1) return 0;
   return half_bytes(2 * tile.block_m(), tile.block_n) + float_bytes(tile.splits, tile.block_m()) + kSm80BlockBytes;
 }
 
-// Returns kSmemBytes, the sum of: q, which o overwrites; kSm80Stages times k and v; the block's work; m and l; saved
-// sums of o.
+// Returns Config::kSmemBytes. The memory holds q (later overwritten by o), kSm80Stages buffers of k and v, the block's
+// work, saved values of m and l, and saved sums of o.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm80_forward_smem_bytes(const Sm80ForwardTile& tile, int head_dim,
                                                                        int head_dim_v) {
   const int width_k = sm80_width(head_dim);
@@ -73,15 +79,17 @@ struct Sm80ForwardTile {
   return round_up(tiles + kSm80BlockBytes + parked + sm80_shared_bytes(tile), kSwizzleAtom) + aside;
 }
 
-// Sizes that follow from a Config.
+// Sizes derived from a Config.
 template <class Config>
 struct Sm80Shape {
   static constexpr int kRowsOfWarp = Config::kRowGroups * kSm80RowsOfMma;
   static constexpr int kBlockM = Config::kWarps / Config::kSplits * kRowsOfWarp;
-  static constexpr int kKeysOfWarp = Config::kBlockN / Config::kSplits;  // keys of a tile whose s the warp computes
-  static constexpr int kDepth = round_up(Config::kHeadDim, 16);          // columns of q and k that products sum over
+  // Number of keys of a tile for which a warp computes s.
+  static constexpr int kKeysOfWarp = Config::kBlockN / Config::kSplits;
+  // Number of columns of q and k over which products sum.
+  static constexpr int kDepth = round_up(Config::kHeadDim, 16);
   static constexpr int kColumnsV = sm80_columns_v(Config::kHeadDimV, Config::kColumnParts);
-  static constexpr int kColumnsOfWarp = kColumnsV / Config::kSplits;  // columns of o of a warp
+  static constexpr int kColumnsOfWarp = kColumnsV / Config::kSplits;  // columns of o that a warp sums
   static constexpr int kWidthK = sm80_width(Config::kHeadDim);
   static constexpr int kWidthV = sm80_width(kColumnsV);
 };

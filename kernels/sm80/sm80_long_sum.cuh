@@ -1,5 +1,6 @@
-// Sums over very many keys (../attention/long_sum.cuh gives the reason). With Config::kPutsAside, every kKeysOfSum keys
-// o is added to a sum in shared memory. The sum is relative to the row's m at that time.
+// Sums over very many keys (Config::kPutsAside). After every kKeysOfSum keys, o is added to a sum in shared memory and
+// restarts at 0. The sum is relative to the row's m at that time. ../attention/long_sum.cuh explains why this is
+// necessary.
 #pragma once
 
 #include "../attention/long_sum.cuh"
@@ -7,7 +8,7 @@
 
 namespace attend {
 
-// The sum of one thread. No other thread accesses it, so no barrier is needed.
+// The sums of one thread. No other thread accesses them, so no barrier is needed.
 template <class Config>
 struct Sm80LongSum {
   static constexpr int kOutputs = Sm80Shape<Config>::kColumnsV / 2;
@@ -17,13 +18,13 @@ struct Sm80LongSum {
   using Rows = Sm80Rows<Config>[Config::kRowGroups];
   float* place;
 
-  // Returns value i of group r: first the outputs, then the two maxima. Values i of neighbouring threads are
-  // neighbours.
+  // Returns value i of row group r. The first values are the entries of o, and the last two are the row maxima.
+  // Adjacent threads have adjacent addresses for the same i.
   [[nodiscard]] __device__ __forceinline__ float& at(int r, int i) const {
     return place[(r * kValues + i) * Config::kThreads + threadIdx.x];
   }
 
-  // Sets the sum to 0, which is correct relative to any maximum.
+  // Sets the sum to 0. A sum of 0 is correct relative to any maximum.
   __device__ __forceinline__ void clear() const {
     if constexpr (Config::kPutsAside) {
 #pragma unroll 4
@@ -33,7 +34,7 @@ struct Sm80LongSum {
     }
   }
 
-  // Adds the saved sum to o, which then covers all keys so far.
+  // Adds the saved sum to o, so that o covers all keys processed so far.
   __device__ __forceinline__ void add_to(Rows& rows, float scale_log2) const {
     if constexpr (Config::kPutsAside) {
 #pragma unroll
@@ -49,7 +50,8 @@ struct Sm80LongSum {
     }
   }
 
-  // Called after tile n: if a piece ends there, adds it to the saved sum, and sets o to 0.
+  // Called after key tile n. If a group of kKeysOfSum keys ends with this tile, adds o to the saved sum and sets o to
+  // 0.
   __device__ __forceinline__ void put_aside(Rows& rows, int n, float scale_log2) const {
     if constexpr (Config::kPutsAside) {
       if (n % kTiles != 0) return;

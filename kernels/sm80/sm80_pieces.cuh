@@ -1,5 +1,5 @@
-// Copies tiles between global and shared memory in pieces of kCopyBytes. This number divides all addresses, strides and
-// row lengths, so tensors may have any alignment.
+// Copies tiles between global and shared memory in pieces of kCopyBytes bytes. All addresses, strides and row lengths
+// are multiples of kCopyBytes. Small pieces therefore allow tensors of any alignment.
 #pragma once
 
 #include "../common/element.cuh"
@@ -9,8 +9,8 @@
 
 namespace attend {
 
-// A piece that one thread copies in one step. Pieces of 16 and 4 bytes are copied asynchronously (cp_async.cuh). Pieces
-// of 2 bytes are copied through a register.
+// A piece is the data that one thread copies in one step. Pieces of 16 and 4 bytes are copied asynchronously
+// (cp_async.cuh). Pieces of 2 bytes are copied through a register.
 template <int kBytes>
 struct CopyPiece;
 template <>
@@ -36,28 +36,28 @@ struct CopyPiece<int{sizeof(Bits16)}> {
   }
 };
 
-// A thread's part of tiles that follow each other in global memory: one column of pieces in each panel, in every
-// kRowStep-th row.
+// One thread's share of the copies of a tile. The thread copies one piece of each panel in every kRowStep-th row. Calls
+// of load() continue with the tile that follows in global memory.
 template <class Config, class Tile>
 class PieceLoader {
   static constexpr int kThreads = Config::kThreads;
   static constexpr int kCopyBytes = Config::kCopyBytes;
-  static constexpr int kPieces = kSwizzleBytes / kCopyBytes;  // pieces of a row of a panel
+  static constexpr int kPieces = kSwizzleBytes / kCopyBytes;  // pieces in one row of a panel
   static constexpr int kRowStep = kThreads / kPieces;
   static constexpr int kPanels = Tile::kChunks / Tile::kChunksOfPanel;
-  // Limits the code size for small pieces.
+  // Limits the code size if pieces are small.
   static constexpr int kRowsAtOnce = kCopyBytes == 16 ? Tile::kRows / kRowStep : 4;
   static_assert(kThreads % kPieces == 0 && Tile::kRows % kRowStep == 0, "all threads have as much to do");
 
  public:
-  // row_stride is in elements, here and below. thread: number in the block.
+  // row_stride is in elements, here and in load(). `thread` is the index in the block.
   __device__ __forceinline__ PieceLoader(const void* source, int64 row_stride, uint32 thread = threadIdx.x)
       : row_(static_cast<int>(thread / kPieces)),
         piece_(static_cast<int>(thread % kPieces)),
         source_(static_cast<const char*>(source) + row_ * row_stride * kTileElementBytes + piece_ * kCopyBytes) {}
 
-  // Starts the copies of the next tile. Elements after its first `rows` rows and `columns` columns become zero, because
-  // a NaN in memory there must not enter 0 * v or q.k.
+  // Starts the copies of the next tile. Elements outside its first `rows` rows and `columns` columns become zero.
+  // Otherwise a NaN in memory could enter the products q.k or 0 * v.
   __device__ __forceinline__ void load(Tile& tile, int64 row_stride, int rows, int columns) {
     const uint32 target = smem_address(tile.chunk);
     const int64 step = kRowStep * kTileElementBytes * row_stride;
@@ -80,9 +80,9 @@ class PieceLoader {
   const char* source_;
 };
 
-// Starts the copies of one tile in pieces of 16 bytes. It uses few instructions and registers, because loops over many
-// tiles have few to spare. Elements after the tile's first `rows` rows and `columns` columns become zero. row_stride is
-// in elements. All kThreads threads call it.
+// Starts the copies of one tile in pieces of 16 bytes. The function needs few instructions and registers, because loops
+// over many tiles have few to spare. Elements outside the tile's first `rows` rows and `columns` columns become zero.
+// row_stride is in elements. All kThreads threads must call this.
 template <int kThreads, class Tile>
 __device__ __forceinline__ void load_tile(Tile& tile, const void* source, int64 row_stride, int rows, int columns) {
   constexpr int kPieces = Tile::kChunksOfPanel;
@@ -115,14 +115,14 @@ __device__ __forceinline__ void load_tile(Tile& tile, const void* source, int64 
   }
 }
 
-// Stores kMmaRows rows of the tile from `row` on, by one warp. Only the first `rows` of them, and their first `columns`
-// columns, are stored. row_stride is in elements.
+// Stores up to kMmaRows rows of a tile with one warp, starting at row `row`. Only the first `rows` of these rows exist,
+// and only their first `columns` columns are stored. row_stride is in elements.
 template <class Config, class Tile>
 __device__ __forceinline__ void store_pieces(const Tile& tile, int row, void* destination, int64 row_stride, int64 rows,
                                              int columns) {
   constexpr int kCopyBytes = Config::kCopyBytes;
   using Piece = typename CopyPiece<kCopyBytes>::Type;
-  const int pieces = columns * kTileElementBytes / kCopyBytes;  // divides evenly
+  const int pieces = columns * kTileElementBytes / kCopyBytes;  // the division has no remainder
 #pragma unroll 4
   for (int i = threadIdx.x % 32; i < kMmaRows * pieces; i += 32) {
     const int r = i / pieces;

@@ -1,5 +1,5 @@
-// The two matrix products of a warp, s = q k^T and o += p v, with mma.m16n8k16. Each loaded operand of k or v is
-// multiplied with all of the warp's groups of 16 rows.
+// The two matrix products of a warp, s = q k^T and o += p v, with mma.m16n8k16. Each operand of k or v is loaded once
+// and multiplied with all of the warp's groups of 16 rows.
 #pragma once
 
 #include "../attention/accumulator_scores.cuh"
@@ -10,25 +10,26 @@
 
 namespace attend {
 
-// The state of 16 rows of a warp; a lane has two of them.
+// State of one group of 16 query rows of a warp. Each lane has two of these rows.
 template <class Config>
 struct Sm80Rows {
   using Shape = Sm80Shape<Config>;
   using Softmax = Sm80Softmax<Config::kSpeculates>;
   OperandA q[Config::kQInRegisters ? Shape::kDepth / kMmaDepth : 1];
-  float s[Shape::kKeysOfWarp / 2];                                                        // scores, then p
+  float s[Shape::kKeysOfWarp / 2];                                                        // scores, later p
   OperandA p[Config::kTrails && Config::kSplits == 1 ? Config::kBlockN / kMmaDepth : 1];  // p of the previous tile
   float o[Shape::kColumnsOfWarp / 2] = {};  // sum of p v, relative to m of the row
   Softmax softmax;
 };
 
-// Returns the first row of a warp's group, in the block's tile.
+// Returns the first row of a warp's group, as an index in the block's tile.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ int sm80_first_row(int group) {
   return static_cast<int>(threadIdx.x) / 32 / Config::kSplits * Sm80Shape<Config>::kRowsOfWarp + group * kMmaRows;
 }
 
-// Returns q's operand of a group of rows, for columns from `column` on. With Config::kNegateScores it is negated.
+// Returns the operand of q for 16 rows of a group and 16 columns from `column` on. If Config::kNegateScores is set,
+// returns -q.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ OperandA sm80_read_q(const typename Sm80Storage<Config>::QTile& tile,
                                                               uint32 thread, int group, int column) {
@@ -37,13 +38,13 @@ template <class Config>
   return negated<Config::kNegateScores>(q.a(row, column));
 }
 
-// A function that does nothing between products.
+// A callback for the products that does nothing.
 struct Sm80Idle {
   __device__ __forceinline__ void operator()(int /*block*/) const {}
 };
 
-// Computes s = q k^T. thread: threadIdx.x, possibly recomputed. beside: called after each 16 x 16 block of k, with its
-// number.
+// Computes s = q k^T. `thread` is threadIdx.x, possibly recomputed. The function calls beside(number) after each 16 x
+// 16 block of k, so that the caller can interleave other work.
 template <class Config, class Beside = Sm80Idle>
 __device__ __forceinline__ void sm80_multiply_qk(Sm80Rows<Config> (&rows)[Config::kRowGroups],
                                                  const typename Sm80Storage<Config>::QTile& q_tile,
@@ -71,8 +72,8 @@ __device__ __forceinline__ void sm80_multiply_qk(Sm80Rows<Config> (&rows)[Config
   }
 }
 
-// Computes o += p v, with p in 16 bits if Config::kTrails. beside: called after each 16 x 16 block of v, with its
-// number.
+// Computes o += p v. If Config::kTrails is set, p is already packed as 16-bit operands. The function calls
+// beside(number) after each 16 x 16 block of v, so that the caller can interleave other work.
 template <class Config, class Beside = Sm80Idle>
 __device__ __forceinline__ void sm80_multiply_pv(Sm80Rows<Config> (&rows)[Config::kRowGroups],
                                                  const typename Sm80Storage<Config>::VTile& v_tile,

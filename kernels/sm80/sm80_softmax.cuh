@@ -1,13 +1,14 @@
-// The online softmax of sm80_forward, if only masks modify scores (Config::kSpeculates). It takes one instruction for
-// each score before the exponential, where kNatural units take two, and none for the maximum.
+// The online softmax of sm80_forward if only masks modify the scores (Config::kSpeculates). Before the exponential it
+// needs one instruction per score, compared with two in kNatural units. It needs no instruction for the row maximum.
 //
-// The m that is subtracted from scores need not be their maximum, if l and o are relative to the same m
-// (../attention/lagging_softmax.cuh). So p is computed with the current m. If a thread's sum over the tile stays below
-// 2^kMaxLag, no p was larger, and the result is valid. Otherwise the maximum is found, m is raised, and p is computed
-// again. This needs the scores' product again, because p has overwritten the scores.
+// The value m that is subtracted from the scores need not be the row maximum, if l and o are relative to the same m
+// (../attention/lagging_softmax.cuh). So p is computed with the current m. If a thread's sum of p over the tile is at
+// most 2^kMaxLag, no p exceeds 2^kMaxLag, and the result is valid. Otherwise the maximum is computed, m is raised, and
+// p is computed again. This requires the product q k^T again, because p has overwritten the scores.
 //
-// m is a score. Exponents are c s - b, where b is the rounded c m. l and o are both relative to b, and lse corrects for
-// the rounding of b. If b is so large that its rounding is a noticeable factor, exponents are c (s - m).
+// m has the units of scores. With c = scale_log2, the exponents are c s - b, where b is the rounded product c m. l and
+// o are relative to b, and lse corrects for the rounding of b. If b is so large that its rounding changes p noticeably,
+// the exponents are c (s - m) instead.
 #pragma once
 
 #include "../attention/lagging_softmax.cuh"
@@ -15,27 +16,27 @@
 
 namespace attend {
 
-constexpr float kLargestBase = 1 << 20;  // half a unit in its last place is a factor of 1.05
+constexpr float kLargestBase = 1 << 20;  // at this b, half a unit in the last place changes p by a factor of 1.05
 constexpr float kLargestTileSum = 256.0f;
 static_assert(kMaxLag == 8.0f, "kLargestTileSum = 2^kMaxLag");
 
-// The softmax of a thread's two rows.
+// Softmax state of a thread's two rows.
 template <bool kSpeculates>
 struct Sm80Softmax : RunningSoftmax<ScoreUnits::kNatural> {};
 
 template <>
 struct Sm80Softmax<true> : RunningSoftmax<ScoreUnits::kNatural> {
-  // Returns whether exponents may use b. False also if m is -inf or NaN.
+  // Returns whether exponents may subtract b. Returns false if m is -inf or NaN.
   [[nodiscard]] static __device__ __forceinline__ bool can_fold(float base) { return fabsf(base) <= kLargestBase; }
 
-  // Returns the exponent of 2, for any score and any m.
+  // Returns the exponent of 2 for a score. It is correct for any score and any m.
   [[nodiscard]] __device__ __forceinline__ float exponent_of(float score, int h, float scale_log2) const {
     const float seen_max = exponent_base(row_max[h]);
     const float base = seen_max * scale_log2;
     return can_fold(base) ? fmaf(score, scale_log2, -base) : (score - seen_max) * scale_log2;
   }
 
-  // Raises m of row h to tile_max. Returns the factor for the sums so far.
+  // Raises m of row h to tile_max. Returns the factor for l and o of earlier tiles.
   [[nodiscard]] __device__ __forceinline__ float raise_row(int h, float tile_max, float scale_log2) {
     const float old_max = row_max[h];
     row_max[h] = fmaxf(old_max, tile_max);
@@ -48,7 +49,7 @@ struct Sm80Softmax<true> : RunningSoftmax<ScoreUnits::kNatural> {
     return rescale;
   }
 
-  // See RunningSoftmax::lse().
+  // Returns lse of row h, like RunningSoftmax::lse(), and corrects for the rounding of b.
   [[nodiscard]] __device__ __forceinline__ float lse(int h, float scale) const {
     const float scale_log2 = fminf(scale * kLog2E, kLargestFloat);
     const float base = row_max[h] * scale_log2;
@@ -58,7 +59,7 @@ struct Sm80Softmax<true> : RunningSoftmax<ScoreUnits::kNatural> {
   }
 };
 
-// Raises m of a warp's rows to tile_max, and turns the tile's scores into p.
+// Raises m of a warp's rows to the values in tile_max, and turns the scores of the tile into p.
 template <int kTiles, class Rows>
 __device__ __forceinline__ void follow_maxima(Rows (&tile)[kTiles], const float (&tile_max)[kTiles][kRowsOfThread],
                                               float scale_log2) {
@@ -77,7 +78,7 @@ __device__ __forceinline__ void follow_maxima(Rows (&tile)[kTiles], const float 
   }
 }
 
-// Raises m of a warp's rows to the maximum over the warp's keys, and turns the tile's scores into p.
+// Raises m of a warp's rows to the maxima over the warp's keys, and turns the scores of the tile into p.
 template <int kTiles, class Rows>
 __device__ __forceinline__ void follow_maxima(Rows (&tile)[kTiles], float scale_log2) {
   float tile_max[kTiles][kRowsOfThread];

@@ -1,10 +1,11 @@
-// Two warps share rows (Config::kSplits). Each computes s of half of a tile's keys, and half of the columns of o from p
-// of all keys. The warps exchange p in 16 bits, lane to lane. So each operand of k or v is multiplied with twice as
-// many rows as registers would otherwise allow. With 256 columns products are limited by shared memory, and this halves
-// its loads.
+// Two warps share query rows (Config::kSplits). Each warp computes s for half of a tile's keys. It then computes half
+// of the columns of o from p of all keys. The warps exchange p as 16-bit values, from each lane to the same lane of the
+// other warp. Each operand of k or v is thus multiplied with twice as many rows as the registers of one warp would
+// allow. With 256 columns the products are limited by shared memory, and sharing rows halves the loads.
 //
-// p v trails s by a tile (sm80_trailing.cuh), so one barrier between tiles suffices. Both warps' p is relative to the
-// same m. At the barrier all threads learn whether m was large enough; if not, the block computes the tile again.
+// The product p v follows s one tile later (sm80_trailing.cuh), so one barrier per tile suffices. p of both warps is
+// relative to the same m. At the barrier all threads learn whether m was large enough. If not, the block computes p of
+// the tile again.
 #pragma once
 
 #include "../isa/named_barrier.cuh"
@@ -19,7 +20,7 @@ struct Sm80Split {
   using Rows = Sm80Rows<Config>[Config::kRowGroups];
   using PartOfV = PanelTile<Config::kBlockN, Shape::kColumnsOfWarp>;
   using PartOfO = PanelTile<Shape::kBlockM, Shape::kColumnsOfWarp>;
-  static constexpr int kOperands = Shape::kKeysOfWarp / kMmaDepth;  // operands of the warp's p
+  static constexpr int kOperands = Shape::kKeysOfWarp / kMmaDepth;  // operands of p that the warp computes
   static constexpr int kTeamThreads = Config::kSplits * 32;
   static constexpr int kState = Config::kRowGroups * kRowsOfThread;
   static_assert(Config::kTrails && Config::kColumnParts == 1 && Shape::kColumnsOfWarp % kPanelColumns == 0);
@@ -27,12 +28,13 @@ struct Sm80Split {
   Storage& smem;
   uint32 warp;
   uint32 lane;
-  float sum[kState];  // sums of p of the newest tile, which are added when m is confirmed to be large enough
+  float sum[kState];  // row sums of p of the newest tile, which are added to l when m is confirmed to be large enough
 
   [[nodiscard]] __device__ __forceinline__ uint32 team() const { return warp / Config::kSplits; }
   [[nodiscard]] __device__ __forceinline__ uint32 part() const { return warp % Config::kSplits; }
 
-  // Returns the warp's keys of tile n: rows of k, whose numbers modulo 8 do not change.
+  // Returns the rows of k in tile n for which this warp computes s. Their number is a multiple of 8, so the swizzle of
+  // a row is the same as in the complete tile.
   [[nodiscard]] __device__ __forceinline__ const typename Storage::KTile& own_keys(int n) const {
     static_assert(Shape::kKeysOfWarp % 8 == 0);
     constexpr int kChunksOfRow = kSwizzleBytes / kChunkBytes;
@@ -77,7 +79,7 @@ struct Sm80Split {
     }
   }
 
-  // Shares the maxima or sums of a tile within the team. what(group, half) is the lane's value.
+  // Shares the row maxima or sums of a tile between the warps of the team. what(group, half) returns this lane's value.
   template <class What>
   __device__ __forceinline__ void put_for_team(const What& what) {
 #pragma unroll
@@ -85,13 +87,14 @@ struct Sm80Split {
       const int row = sm80_first_row<Config>(i / kRowsOfThread) + accumulator_row(lane) + i % kRowsOfThread * kRowHalf;
       if (accumulator_column(lane) == 0) smem.of_rows[part()][row] = what(i / kRowsOfThread, i % kRowsOfThread);
     }
-    barrier_wait<kTeamThreads>(1 + team());  // waits until both warps' values are written
+    barrier_wait<kTeamThreads>(1 + team());  // waits until both warps have written their values
   }
   [[nodiscard]] __device__ __forceinline__ float of_other(int group, int h) const {
     return smem.of_rows[1 - part()][sm80_first_row<Config>(group) + accumulator_row(lane) + h * kRowHalf];
   }
 
-  // Computes p of tile n after a search for its maxima, and adds its sums at once. Both warps of a team call it.
+  // Computes p of tile n with a search for its row maxima, and adds p to the row sums at once. Both warps of a team
+  // must call this.
   __device__ __forceinline__ void look_for_maxima(Rows& rows, int n, bool is_whole) {
     sm80_multiply_qk(rows, smem.q_or_o, own_keys(n), recomputed(threadIdx.x));
     if (!is_whole) sm80_apply_rules(rows, smem, n, static_cast<int>(part()) * Shape::kKeysOfWarp);
@@ -113,12 +116,13 @@ struct Sm80Split {
     for (int i = 0; i < kState; ++i) sum[i] = 0.0f;
   }
 
-  // Computes p of an unmasked tile n, interleaved with the products p v of the previous tile. Returns whether m was
-  // large enough.
+  // Computes p of tile n, which must be unmasked. The exponentials are interleaved with the products p v of the
+  // previous tile. Returns whether m was large enough.
   [[nodiscard]] __device__ __forceinline__ bool weights_beside_pv(Rows& rows, const ForwardArgs& args, int n) {
-    constexpr int kOfGroup = Shape::kKeysOfWarp / 2;  // elements of a lane's p in a group
+    constexpr int kOfGroup = Shape::kKeysOfWarp / 2;  // elements of p that a lane has in one row group
     constexpr int kCount = Config::kRowGroups * kOfGroup;
-    constexpr int kBlocks = Config::kBlockN / kMmaDepth * (Shape::kColumnsOfWarp / kMmaDepth);  // blocks of v
+    // Number of 16 x 16 blocks of v that the warp multiplies.
+    constexpr int kBlocks = Config::kBlockN / kMmaDepth * (Shape::kColumnsOfWarp / kMmaDepth);
     sm80_scores_beside_sends(rows, smem, args, n, own_keys(n));
     const float scale_log2 = smem.block.scale_log2;
     float base[kState];
@@ -135,7 +139,7 @@ struct Sm80Split {
         sum[row] += s;
       }
     });
-    bool serves = true;  // false also for NaN
+    bool serves = true;  // whether m was large enough; false for NaN
 #pragma unroll
     for (int i = 0; i < kState; ++i) {
       serves &= sum[i] <= kLargestTileSum && rows[i / kRowsOfThread].softmax.can_fold(base[i]);
@@ -144,7 +148,7 @@ struct Sm80Split {
     return serves;
   }
 
-  // Completes l of the team's rows, over all keys.
+  // Completes l of the team's rows as the sum over all keys.
   __device__ __forceinline__ void finish(Rows& rows) {
 #pragma unroll
     for (Sm80Rows<Config>& group : rows) group.softmax.finish();
@@ -164,7 +168,7 @@ struct Sm80Split {
   }
 };
 
-// Processes all key tiles, the last one first. Only copies of k of the last tile are in flight at the start.
+// Processes all key tiles from the last to the first. At the start only copies of k of the last tile may be in flight.
 template <class Config>
 __device__ __forceinline__ void sm80_attend_split(Sm80Rows<Config> (&rows)[Config::kRowGroups],
                                                   Sm80Storage<Config>& smem, const ForwardArgs& args) {
@@ -173,8 +177,9 @@ __device__ __forceinline__ void sm80_attend_split(Sm80Rows<Config> (&rows)[Confi
 #pragma unroll 1
   for (int n = smem.block.keys.tiles.end - 1; n >= smem.block.keys.tiles.begin - 1; --n) {
     const Sm80WarpTiles own = smem.block.own[split.warp];
-    cp_async_wait<0>();  // waits for the thread's own copies: k of tile n, and v of tile n + 1
-    // Waits for all threads' copies, and for p of tile n + 1. k of tile n + 1 and v of tile n + 2 have been read.
+    cp_async_wait<0>();  // waits for this thread's copies: k of tile n, and v of tile n + 1
+    // Waits for the copies of all threads and for p of tile n + 1. k of tile n + 1 and v of tile n + 2 have then been
+    // read.
     if (__syncthreads_or(!serves)) {
       for (float& sum : split.sum) sum = 0.0f;
       if (own.seen.has(n + 2) && own.whole.has(n + 1)) split.look_for_maxima(rows, n + 1, true);

@@ -1,4 +1,4 @@
-// A block of sm80_forward: its work and its shared memory.
+// The work of a thread block of sm80_forward, and its shared memory.
 #pragma once
 
 #include "../attention/accumulator_scores.cuh"
@@ -13,15 +13,15 @@
 
 namespace attend {
 
-// Tiles of kBlockN keys, [begin, end).
+// Range [begin, end) of tiles of kBlockN keys.
 struct Sm80KeyTiles {
   int begin;
   int end;
 
   [[nodiscard]] __device__ __forceinline__ bool has(int n) const { return begin <= n && n < end; }
 
-  // Returns the tiles with a key that one of the sequence's rows [first, last) sees. If the rows do not exist, there
-  // are none.
+  // Returns the key tiles of which some key is visible to some of the rows [first, last). Returns an empty range if
+  // these rows do not exist.
   template <class Config>
   [[nodiscard]] static __device__ __forceinline__ Sm80KeyTiles of_rows(const WindowMask& mask, int64 first,
                                                                        int64 last) {
@@ -31,7 +31,8 @@ struct Sm80KeyTiles {
     return {static_cast<int>(keys.begin / Config::kBlockN), static_cast<int>(num_tiles(keys.end, Config::kBlockN))};
   }
 
-  // Returns the tiles whose keys are all visible to all of these rows, by lengths and window.
+  // Returns the key tiles of which all keys are visible to all of the rows [first, last), considering only lengths and
+  // window.
   template <class Config>
   [[nodiscard]] static __device__ __forceinline__ Sm80KeyTiles whole_for_rows(const WindowMask& mask, int64 first,
                                                                               int64 last) {
@@ -42,8 +43,8 @@ struct Sm80KeyTiles {
   }
 };
 
-// Returns the last key tile before tile n that some row of the block may see, or less than `begin` if there is none.
-// The block begins with row `row`.
+// Returns the last key tile before tile n that some row of the block may see, or a number below `begin` if there is
+// none. `row` is the block's first row.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ int sm80_tile_before(const BlockMap<Config>& map, int64 row, int n,
                                                               int begin) {
@@ -53,16 +54,16 @@ template <class Config>
   return key < first ? begin - 1 : static_cast<int>(key / kKeys);
 }
 
-// The query rows of a block.
+// The query rows of a block, and its part of the columns of o.
 template <class Config>
 struct Sm80Work {
   uint32 sequence;
   uint32 head;
-  int64 row;  // the tile's first row, in the sequence
-  int part;   // which part of the columns of o
+  int64 row;  // first row of the tile, as an index in the sequence
+  int part;   // index of the part of the columns of o
 
-  // Returns the work of this block. Grid: tiles of kBlockM rows of every query head of every sequence, times
-  // kColumnParts.
+  // Returns the work of this block. Grid: kColumnParts blocks for each tile of kBlockM rows of each query head of each
+  // sequence.
   [[nodiscard]] static __device__ __forceinline__ Sm80Work mine(const ForwardArgs& args) {
     const uint32 block = blockIdx.x / Config::kColumnParts;
     const int part = static_cast<int>(blockIdx.x % Config::kColumnParts);
@@ -79,11 +80,11 @@ struct Sm80Work {
   }
 };
 
-// The keys of a block: their place in memory, and the tiles that some row sees. With a block map the range ends at the
-// last visible tile.
+// The keys of a block: their address, and the key tiles that some row sees. With a block map, `tiles` ends at the last
+// visible tile.
 struct Sm80Keys {
-  const Bits16* k;  // address of the sequence's first key
-  const Bits16* v;  // address of the sequence's first key, at the block's first column
+  const Bits16* k;  // k of the sequence's first key
+  const Bits16* v;  // v of the sequence's first key, at the first column that the block needs
   int64 seqlen;
   Sm80KeyTiles tiles;
 
@@ -104,13 +105,13 @@ struct Sm80Keys {
   }
 };
 
-// The tiles that a warp's rows see.
+// The key tiles that the rows of a warp see.
 struct alignas(16) Sm80WarpTiles {
-  Sm80KeyTiles seen;   // visible to some row
-  Sm80KeyTiles whole;  // fully visible to all rows
+  Sm80KeyTiles seen;   // tiles of which some row sees some key
+  Sm80KeyTiles whole;  // tiles of which all rows see all keys
 };
 
-// The state of a block. It is in shared memory, because accumulators need the registers.
+// State of a thread block. It is in shared memory, because accumulators need the registers.
 template <class Config>
 struct Sm80Block {
   Sm80Work<Config> work;
@@ -118,16 +119,17 @@ struct Sm80Block {
   ScoreRules<Config> rules;
   Sm80Keys keys;
   float scale_log2;  // factor that turns scores into exponents of 2
-  uint32 zero;       // 0, which the compiler cannot assume to be constant
+  uint32 zero;       // always 0, but the compiler cannot know this
   Sm80WarpTiles own[Config::kWarps];
 
-  // Returns the rules for 16 of the block's rows, and for the keys of tile n from first_key on.
+  // Returns the score modifications for 16 rows of the block and the keys of tile n. The keys start at
+  // key `first_key` of the tile.
   [[nodiscard]] __device__ __forceinline__ TileRules<Config> tile_of_group(int first_row, int n,
                                                                            int first_key = 0) const {
     return rules.tile(work.row + first_row, int64{n} * Config::kBlockN + first_key);
   }
 
-  // Sets the state. All threads call it. A barrier must follow before `to` is read.
+  // Sets the state. All threads must call this, and a barrier must follow before `to` is read.
   static __device__ __forceinline__ void make(Sm80Block& to, const ForwardOptionArgs& args,
                                               const Sm80Work<Config>& work, const SequenceSpan& span,
                                               const Sm80Keys& keys) {
@@ -157,26 +159,27 @@ struct alignas(kSwizzleAtom) Sm80Storage {
   using QTile = PanelTile<Shape::kBlockM, kWidthQ>;
   using KTile = PanelTile<Config::kBlockN, Shape::kWidthK>;
   using VTile = PanelTile<Config::kBlockN, Shape::kWidthV>;
-  QTile q_or_o;  // a warp reads only its own rows of q, and overwrites them with o
+  QTile q_or_o;  // each warp reads only its own rows of q, and overwrites them with o
   struct Stage {
     KTile k;
     VTile v;
   } stage[kSm80Stages];
   Sm80Block<Config> block;
   static_assert(sizeof(Sm80Block<Config>) <= kSm80BlockBytes && kFitsTiles<Config>);
-  // Config::kParks: m and l of each thread's rows. No other thread accesses them.
+  // If Config::kParks is set: m and l of each thread's rows. No other thread accesses them.
   alignas(kSm80BlockBytes) float4 parked[Config::kParks ? Config::kRowGroups * Config::kThreads : 1];
-  static constexpr int kParkedAt = sizeof(QTile) + kSm80Stages * sizeof(Stage) + kSm80BlockBytes;  // offset in bytes
+  // Byte offset of `parked`.
+  static constexpr int kParkedAt = sizeof(QTile) + kSm80Stages * sizeof(Stage) + kSm80BlockBytes;
   static_assert((kParkedAt - kSm80BlockBytes) % kSm80BlockBytes == 0, "nothing between the tiles and the block");
 
-  // With kSplits: p of 16 keys of 16 rows, an OperandA of each lane, for tiles n and n + 1.
-  static constexpr int kTeams = Config::kWarps / Config::kSplits;  // teams of warps that share rows
+  // If kSplits is set: p of tiles n and n + 1. One element is an OperandA of one lane, for 16 keys and 16 rows.
+  static constexpr int kTeams = Config::kWarps / Config::kSplits;  // number of teams; the warps of a team share rows
   static constexpr bool kSplits = Config::kSplits > 1;
   uint4 p[kSplits ? 2 : 1][kSplits ? kTeams : 1][kSplits ? Config::kBlockN / 16 : 1][kSplits ? Config::kRowGroups : 1]
          [kSplits ? 32 : 1];
   float of_rows[kSplits ? Config::kSplits : 1][kSplits ? Shape::kBlockM : 4];  // maxima or sums over each warp's keys
 
-  // Returns the buffer of tile n.
+  // Returns the buffer of key tile n.
   [[nodiscard]] __device__ __forceinline__ Stage& stage_of(int n) {
     return stage[static_cast<uint32>(n) % kSm80Stages];
   }

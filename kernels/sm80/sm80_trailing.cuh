@@ -1,20 +1,20 @@
-// Computes p of a key tile while p v of the previous tile is multiplied (Config::kTrails). So a warp's exponentials
-// overlap with its own products, and not only with those of other warps. p is kept in 16 bits until its product.
+// Computes p of a key tile while the product p v of the previous tile runs (Config::kTrails). So the exponentials of a
+// warp overlap with its own products, and not only with those of other warps. p is kept in 16 bits until its product.
 #pragma once
 
 #include "sm80_weights.cuh"
 
 namespace attend {
 
-// Returns v of the tile processed before n, which is tile n + 1. Its address is selected from two constants, because a
-// computed one would occupy a register.
+// Returns v of tile n + 1, which is processed before tile n. The address is selected from two constants, because a
+// computed address would occupy a register.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ const typename Sm80Storage<Config>::VTile& sm80_v_before(
     const Sm80Storage<Config>& smem, int n) {
   return n % kSm80Stages == 0 ? smem.stage[1].v : smem.stage[0].v;
 }
 
-// Packs p into operands; s is then free.
+// Packs p into operands. Afterwards the registers of s are free.
 template <class Config>
 __device__ __forceinline__ void sm80_pack_p(Sm80Rows<Config> (&rows)[Config::kRowGroups]) {
 #pragma unroll
@@ -26,7 +26,7 @@ __device__ __forceinline__ void sm80_pack_p(Sm80Rows<Config> (&rows)[Config::kRo
   }
 }
 
-// Computes p of tile n, including the search for its maxima.
+// Computes p of tile n, including the search for its row maxima.
 template <class Config>
 __device__ __forceinline__ void sm80_first_weights(Sm80Rows<Config> (&rows)[Config::kRowGroups],
                                                    Sm80Storage<Config>& smem, int n, bool is_whole) {
@@ -34,12 +34,12 @@ __device__ __forceinline__ void sm80_first_weights(Sm80Rows<Config> (&rows)[Conf
   follow_maxima(rows, smem.block.scale_log2);
 }
 
-// Starts a thread's copies of k of tile n - 1 and of v of tile n, which is a full tile. They are issued piece by piece,
-// without a branch.
+// Starts this thread's copies of k of tile n - 1 and of v of tile n. Tile n must be complete. The copies are issued one
+// by one between other instructions, without a branch.
 template <class Config>
 class Sm80Sends {
   using Storage = Sm80Storage<Config>;
-  static constexpr int kPieces = kSwizzleBytes / kChunkBytes;  // pieces of a row of a panel
+  static constexpr int kPieces = kSwizzleBytes / kChunkBytes;  // pieces in one row of a panel
   static constexpr int kRowStep = Config::kThreads / kPieces;
   static constexpr int kPanelsK = Sm80Shape<Config>::kWidthK / kPanelColumns;
   static constexpr int kPanelsV = Sm80Shape<Config>::kWidthV / kPanelColumns;
@@ -81,12 +81,12 @@ class Sm80Sends {
 
  private:
   const char *k_, *v_;
-  int64 step_k_, step_v_;  // bytes from row to row
+  int64 step_k_, step_v_;  // distance in bytes from row to row
   uint32 to_k_, to_v_;
   bool has_k_;  // if false, the copies write zeros
 };
 
-// Computes s of tile n from k_tile. Also starts the copies for the next tiles, if Sm80Sends applies.
+// Computes s of tile n from k_tile. Meanwhile also starts the copies of the next tiles, if Sm80Sends::kApply is set.
 template <class Config>
 __device__ __forceinline__ void sm80_scores_beside_sends(Sm80Rows<Config> (&rows)[Config::kRowGroups],
                                                          Sm80Storage<Config>& smem, const ForwardArgs& args, int n,
@@ -94,7 +94,7 @@ __device__ __forceinline__ void sm80_scores_beside_sends(Sm80Rows<Config> (&rows
   using Sends = Sm80Sends<Config>;
   if constexpr (Sends::kApply) {
     constexpr int kBlocks = Sm80Shape<Config>::kDepth / kMmaDepth * (Sm80Shape<Config>::kKeysOfWarp / kMmaDepth);
-    constexpr int kFirst = kBlocks / 8;  // products that overlap with the computation of the addresses
+    constexpr int kFirst = kBlocks / 8;  // number of products during which the addresses are computed
     constexpr int kLeft = kBlocks - kFirst;
     Sends sends;
     sm80_multiply_qk(rows, smem.q_or_o, k_tile, threadIdx.x, [&](int block) {
@@ -110,13 +110,15 @@ __device__ __forceinline__ void sm80_scores_beside_sends(Sm80Rows<Config> (&rows
   }
 }
 
-// Computes s of an unmasked tile n. Then computes o += p v of the previous tile, interleaved with p of tile n.
+// Computes s of tile n, which must be unmasked. Then computes o += p v of the previous tile, interleaved with the
+// exponentials of tile n.
 template <class Config>
 __device__ __forceinline__ void sm80_weights_beside_pv(Sm80Rows<Config> (&rows)[Config::kRowGroups],
                                                        Sm80Storage<Config>& smem, const ForwardArgs& args, int n) {
-  // Elements of a lane's p.
+  // Number of elements of p that a lane holds.
   constexpr int kCount = Config::kRowGroups * Config::kBlockN / 2;
-  constexpr int kBlocks = Config::kBlockN / kMmaDepth * (Sm80Shape<Config>::kColumnsV / kMmaDepth);  // blocks of v
+  // Number of 16 x 16 blocks of v.
+  constexpr int kBlocks = Config::kBlockN / kMmaDepth * (Sm80Shape<Config>::kColumnsV / kMmaDepth);
   sm80_scores_beside_sends(rows, smem, args, n, smem.stage_of(n).k);
   const float scale_log2 = smem.block.scale_log2;
   float base[Config::kRowGroups * kRowsOfThread];
@@ -135,7 +137,7 @@ __device__ __forceinline__ void sm80_weights_beside_pv(Sm80Rows<Config> (&rows)[
       sum[row] += s;
     }
   });
-  bool serves = true;  // false also for NaN
+  bool serves = true;  // whether m was large enough; false for NaN
 #pragma unroll
   for (int i = 0; i < Config::kRowGroups * kRowsOfThread; ++i) {
     serves &= sum[i] <= kLargestTileSum && rows[i / kRowsOfThread].softmax.can_fold(base[i]);
@@ -146,7 +148,7 @@ __device__ __forceinline__ void sm80_weights_beside_pv(Sm80Rows<Config> (&rows)[
       rows[i / kRowsOfThread].softmax.row_sum[i % kRowsOfThread] += sum[i];
     }
   } else {
-    // Keeps the compiler from holding addresses in registers for this rare case.
+    // The product is rarely computed again. The added zero keeps the compiler from holding its addresses in registers.
     const uint32 zero = smem.block.zero;
     sm80_multiply_qk(rows, smem.q_or_o, smem.stage_of(n + zero).k, threadIdx.x + zero);
     follow_maxima(rows, scale_log2);

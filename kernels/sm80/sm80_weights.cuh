@@ -1,13 +1,14 @@
-// p of a warp's rows and a tile of keys: s, its modifications and masks, the exponents. With Config::kSpeculates p is
-// computed before the maximum is known: sm80_softmax.cuh.
+// Computes p of a warp's rows for a tile of keys: computes s, applies modifications and masks, and computes the
+// exponentials. If Config::kSpeculates is set, p is computed before the row maximum is known (sm80_softmax.cuh).
 #pragma once
 
 #include "sm80_products.cuh"
 
 namespace attend {
 
-// Returns the place in which m and l of a thread's group of rows are saved. The thread's offset is added first and the
-// constant offset last. Otherwise the compiler would keep the sum in a register, or spill it.
+// Returns the place in shared memory in which m and l of this thread's row group are saved. The code adds the thread's
+// offset first and the constant offset last. In the other order the compiler would keep the sum in a register, or spill
+// it.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ float4& sm80_parking(Sm80Storage<Config>& smem, int group) {
   using Storage = Sm80Storage<Config>;
@@ -15,7 +16,7 @@ template <class Config>
   return *reinterpret_cast<float4*>(mine + Storage::kParkedAt + group * Config::kThreads * sizeof(float4));
 }
 
-// Moves m and l from registers to shared memory (sm80_park) and back (sm80_fetch).
+// sm80_park() moves m and l from registers to shared memory, and sm80_fetch() moves them back.
 template <class Config>
 __device__ __forceinline__ void sm80_park(const Sm80Rows<Config> (&rows)[Config::kRowGroups],
                                           Sm80Storage<Config>& smem) {
@@ -41,7 +42,7 @@ __device__ __forceinline__ void sm80_fetch(Sm80Rows<Config> (&rows)[Config::kRow
   }
 }
 
-// Applies modifications and masks to the scores of tile n, for keys from first_key of the tile on.
+// Applies modifications and masks to the scores of tile n. The scores start at key `first_key` of the tile.
 template <class Config>
 __device__ __forceinline__ void sm80_apply_rules(Sm80Rows<Config> (&rows)[Config::kRowGroups],
                                                  const Sm80Storage<Config>& smem, int n, int first_key) {
@@ -57,8 +58,8 @@ __device__ __forceinline__ void sm80_apply_rules(Sm80Rows<Config> (&rows)[Config
   }
 }
 
-// Computes s of tile n, whose k is in buffer number `buffer`. thread: threadIdx.x. is_whole: all of the warp's rows see
-// all of the tile's keys.
+// Computes s of tile n, whose k is in buffer `buffer`. `thread` is threadIdx.x. is_whole states that all rows of the
+// warp see all keys of the tile.
 template <class Config>
 __device__ __forceinline__ void sm80_scores(Sm80Rows<Config> (&rows)[Config::kRowGroups],
                                             const Sm80Storage<Config>& smem, uint32 thread, int n, int buffer,
@@ -68,14 +69,14 @@ __device__ __forceinline__ void sm80_scores(Sm80Rows<Config> (&rows)[Config::kRo
   sm80_apply_rules(rows, smem, n, 0);
 }
 
-// Replaces unmasked s by p relative to the current maxima. Returns whether these maxima are large enough; the result is
-// the same for the full warp. If they are not, s is lost, and nothing else has changed.
+// Replaces unmasked scores s by p relative to the current maxima. Returns whether these maxima are large enough. All
+// lanes of the warp get the same result. If the maxima are too small, s is lost, but no other state has changed.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ bool sm80_speculate(Sm80Rows<Config> (&rows)[Config::kRowGroups],
                                                              Sm80Storage<Config>& smem) {
   const float scale_log2 = smem.block.scale_log2;
   float sum[Config::kRowGroups][kRowsOfThread];
-  bool serves = true;  // false also for NaN
+  bool serves = true;  // whether m was large enough; false for NaN
   sm80_fetch(rows, smem);
 #pragma unroll
   for (int r = 0; r < Config::kRowGroups; ++r) {
@@ -100,8 +101,8 @@ template <class Config>
   return true;
 }
 
-// Computes p of tile n, in buffer number `buffer`, with its modifications and masks. is_whole: see sm80_scores().
-// is_first: this is the warp's first tile, so its maxima must be found.
+// Computes p of tile n, which is in buffer `buffer`, with its modifications and masks. sm80_scores() describes
+// is_whole. is_first states that this is the warp's first tile, so its row maxima must be found.
 template <class Config>
 __device__ __forceinline__ void sm80_weights(Sm80Rows<Config> (&rows)[Config::kRowGroups], Sm80Storage<Config>& smem,
                                              int n, int buffer, bool is_whole, bool is_first) {
@@ -112,7 +113,9 @@ __device__ __forceinline__ void sm80_weights(Sm80Rows<Config> (&rows)[Config::kR
     if (speculates) {
       if (Config::kFuses) sm80_multiply_qk(rows, smem.q_or_o, smem.stage_of(buffer).k, thread);
       if (sm80_speculate(rows, smem)) return;
-      thread += smem.block.zero;  // keeps the compiler from holding addresses in registers for this rare case
+      // The product is rarely computed again. The added zero keeps the compiler from holding its addresses in
+      // registers.
+      thread += smem.block.zero;
       sm80_multiply_qk(rows, smem.q_or_o, smem.stage_of(buffer + smem.block.zero).k, thread);
     }
     sm80_fetch(rows, smem);
@@ -125,7 +128,7 @@ __device__ __forceinline__ void sm80_weights(Sm80Rows<Config> (&rows)[Config::kR
 #pragma unroll
     for (int r = 0; r < Config::kRowGroups; ++r) {
       exp2_rows<ScoreUnits::kNatural>(rows[r].s, scale_log2, rows[r].softmax.row_max);
-      rows[r].softmax.add_to_sum(rows[r].s);  // the sum covers p before dropping
+      rows[r].softmax.add_to_sum(rows[r].s);  // l is the sum of p before dropout
       if constexpr (Score<Config>::kDrops) {
         uint32 kept[kKeptWords<Config::kBlockN / 2>];
         const auto tile = smem.block.tile_of_group(sm80_first_row<Config>(r), n);

@@ -1,13 +1,16 @@
-// Random words of philox.cuh, bit for bit, for many rows and many quads (groups of four keys) of one head. In the first
-// rounds some parts depend only on the quad or only on the row. These parts are computed once:
+// Computes the same random words as philox.cuh, bit for bit, for many query rows and many quads of one head. A quad is
+// a group of four adjacent keys. A Philox round multiplies two words, which gives product 0 and product 1. In the first
+// rounds some products depend only on the quad, on the row or on the head. The kernel computes these products once and
+// shares them. The table lists the inputs of each product:
 //
-//   round    product 0 is of   product 1 is of
-//   1        quad              head
-//   2        row               quad
-//   3        quad              both
-//   4 to 10  both              both
+//   round    product 0        product 1
+//   1        quad             head
+//   2        row              quad
+//   3        quad             row and quad
+//   4 to 10  row and quad     row and quad
 //
-// So 15 of a block's 20 wide products remain. A round turns the words 0 to 3, with its keys, into
+// Only 15 of the 20 wide multiplications of a Philox block remain. In terms of its two round keys, a round replaces
+// words 0 to 3 by
 //   high(product 1) ^ word 1 ^ key 0,   low(product 1),   high(product 0) ^ word 3 ^ key 1,   low(product 0)
 #pragma once
 
@@ -27,17 +30,18 @@ struct PhiloxProduct {
   }
 };
 
-// Returns the per-row part of the Philox state: product 0 of round 2.
+// Returns the row's contribution to the Philox state, which is product 0 of round 2.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr PhiloxProduct philox_row(const DropMask& drop_mask, uint32 row) {
   const uint32 high = PhiloxProduct::of(kPhiloxMultiplier1, drop_mask.head).high;
   return PhiloxProduct::of(kPhiloxMultiplier0, high ^ row ^ drop_mask.key0);
 }
 
-// Per-key part of the Philox state after kFactoredRounds, for a quad of keys. A thread loads its 16 bytes at once.
+// Philox state after kFactoredRounds of a quad of keys, without the contribution of the query row. The struct is
+// aligned so that a thread loads its 16 bytes with one instruction.
 struct alignas(16) PhiloxQuad {
-  uint32 factor;  // of round 3's product 1, without the row's part
-  uint32 word0;   // without the high half of that product
-  uint32 word2;   // without the row's part
+  uint32 factor;  // factor from which round 3 computes product 1, still without the row's bits
+  uint32 word0;   // word 0 without the high half of that product
+  uint32 word2;   // word 2 without the row's bits
   uint32 word3;
 
   [[nodiscard]] static ATTEND_HOST_DEVICE constexpr PhiloxQuad of(const DropMask& drop_mask, uint32 key_quad) {
@@ -49,7 +53,8 @@ struct alignas(16) PhiloxQuad {
             third.high ^ (drop_mask.key1 + 2 * kPhiloxWeyl1), third.low};
   }
 
-  // Returns the words of the row and the quad after kFactoredRounds. After kPhiloxRounds they are DropMask::words().
+  // Combines the state of the quad with that of the row. Returns the words after kFactoredRounds. The remaining rounds
+  // turn them into DropMask::words().
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr PhiloxWords meet(PhiloxProduct row) const {
     const auto product1 = PhiloxProduct::of(kPhiloxMultiplier1, row.high ^ factor);
     return {{product1.high ^ word0, product1.low, word2 ^ row.low, word3}};

@@ -1,12 +1,13 @@
-// Converts between the accumulator's order, in which four lanes share eight columns, and memory order, in which each
-// lane has eight columns.
+// Converts between two layouts of a row. In the accumulator layout four lanes share eight adjacent columns. In the
+// memory layout each lane holds eight adjacent columns.
 #pragma once
 
 #include "../common/warp_reduce.cuh"
 
 namespace attend {
 
-// Transposes four registers of four neighbouring lanes. Lane q gets register q of all lanes, in the order of the lanes.
+// Transposes a 4 x 4 matrix of registers: four registers of each of four adjacent lanes. Afterwards lane q holds
+// register q of each of the four lanes, in lane order.
 __device__ __forceinline__ void transpose_quad(uint32 (&r)[4]) {
   const bool odd = threadIdx.x % 2 != 0;
   const bool high = threadIdx.x / 2 % 2 != 0;

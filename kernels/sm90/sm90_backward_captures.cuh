@@ -1,8 +1,9 @@
-// Gradients of tensors that a custom score reads, computed by the warpgroup that computes dq.
+// Gradients of the tensors that a custom score modification reads. The warpgroup that computes dq also computes these.
 //
-// These custom scores have slope 1, so ds of q.k is the gradient of their value. ds is already in shared memory, for
-// dq. Threads sum ds along lines of pairs that read the same elements with the same derivatives
-// (CustomScoreCode::kLines). They then add one product per line (captured_shares.cuh).
+// These custom scores have derivative 1 with respect to q.k, so ds is the gradient of their result. ds is already in
+// shared memory for dq. A line is a set of (row, key) pairs that read the same tensor elements with the same
+// derivatives (CustomScoreCode::kLines). Threads first sum ds along each line. For each line they then add one product
+// to the gradient (captured_shares.cuh).
 #pragma once
 
 #include "../attention/captured_shares.cuh"
@@ -13,19 +14,21 @@
 
 namespace attend {
 
-// Whether the kernel computes such gradients. Families that refuse them have no constant for it.
+// Returns whether the kernel computes gradients of captured tensors. Kernel families that do not support them define no
+// constant for it.
 template <class Config>
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool has_captured_gradients() {
   if constexpr (requires { Config::kHasCapturedGradients; }) return Config::kHasCapturedGradients;
   return false;
 }
 
-// Code: a template parameter, so that it is only instantiated if a custom score has gradients.
+// `Code` is a template parameter, so that the class is instantiated only if a custom score has gradients.
 template <class Config, class Code = CustomScoreCode>
 class BackwardCaptureSums {
  public:
-  // Adds the shares of one query tile. ds: swizzled, with a panel of rows for each 64 keys. keys: number of keys that
-  // any of the rows sees. The warps of the warpgroup call this; they need not be synchronised.
+  // Adds the contributions of one query tile. `ds` is swizzled, with one panel of rows for each 64 keys. `keys` is the
+  // number of keys that some row of the tile sees. All warps of the warpgroup must call this, and they need not be
+  // synchronised.
   static __device__ __forceinline__ void add(const Sm90BackwardArgs& args, const Sm90BackwardItem& item, int head,
                                              int row_tile, const Bits16* ds, int keys) {
     constexpr GradientLines kLines = Code::kLines;
@@ -34,7 +37,8 @@ class BackwardCaptureSums {
       add_line(args, item, head, first_row + row, item.key + key, sum);
     };
     if (kLines == GradientLines::kDistance && are_same(first_row, item.key)) {
-      BackwardLineSums<Config>::by_row(ds, keys, add_one);  // a row's pairs are on one line, and so are all others
+      // All pairs of the tile have the same gradient, so the sums of rows are enough.
+      BackwardLineSums<Config>::by_row(ds, keys, add_one);
     } else if constexpr (kLines == GradientLines::kDistance) {
       BackwardLineSums<Config>::by_distance(ds, keys, add_one);
     } else if constexpr (kLines == GradientLines::kKey) {
@@ -47,13 +51,14 @@ class BackwardCaptureSums {
   }
 
  private:
-  // Returns whether all pairs of the tile have the same gradients.
+  // Returns whether all pairs of the tile have the same gradient. This is true if all distances row - key are at least
+  // kSameFrom, or if all are at most kSameUntil.
   [[nodiscard]] static __device__ __forceinline__ bool are_same(int first_row, int first_key) {
     const int distance = first_row - first_key;
     return distance - (Config::kBlockN - 1) >= Code::kSameFrom || distance + (Config::kBlockM - 1) <= Code::kSameUntil;
   }
 
-  // Adds each pair separately. Two warps have one row per lane.
+  // Adds each pair separately. The lanes of two warps have one query row each.
   static __device__ __forceinline__ void add_pairs(const Bits16* ds, int keys, auto add) {
     const int row = static_cast<int>(threadIdx.x % kWarpgroup);
     if (row >= Config::kBlockM) return;
@@ -62,14 +67,14 @@ class BackwardCaptureSums {
   }
 
   [[nodiscard]] static __device__ __forceinline__ float element(const Bits16* ds, int row, int key) {
-    constexpr int kChunk = 8;  // of a row of a panel
+    constexpr int kChunk = 8;  // elements in a 16-byte chunk of a panel row
     const int chunk = key % kPanelColumns / kChunk ^ row % 8;
     return ElementOf<Config>::to_float(
         ds[(key / kPanelColumns * Config::kBlockM + row) * kPanelColumns + chunk * kChunk + key % kChunk]);
   }
 
-  // Adds the share of a line. (row, key): a pair of the lane's line. sum: of the line, or 0 if no pair is seen. All
-  // lanes of a warp call this.
+  // Adds the contribution of one line per lane. `sum` is the sum of ds along the line, or 0 if no pair of the line is
+  // visible. (row, key) is any pair of the line. All lanes of a warp must call this.
   static __device__ __forceinline__ void add_line(const Sm90BackwardArgs& args, const Sm90BackwardItem& item, int head,
                                                   int row, int key, float sum) {
     if (__all_sync(kAllLanes, sum == 0.0f)) return;

@@ -1,25 +1,27 @@
-// Computing warpgroups of the sm90 backward pass. Each has 64 keys and iterates over all query tiles that see them.
+// The computing warpgroups of the sm90 backward pass. Each warpgroup has 64 keys and iterates over all query tiles that
+// see these keys. It computes:
 //
 //   p^T = exp2(scale_log2 k q^T - lse_log2)    dp^T = v dout^T    ds^T = p^T (dp^T - delta)
 //   dv += p^T dout    dk += ds^T q
 //
 // p and ds are scaled by powers of two (Sm90BackwardUnits). A position term (ALiBi) is added to lse or to the exponent.
-// With dropout, step 1 begins with the decisions for the tile, and dp starts at 0 instead of -delta. In step 2 dropped
-// entries of dp become 0, and then those of p.
+// With dropout, step 1 first decides which entries of the tile are kept, and dp starts at 0 instead of -delta. In step
+// 2 the dropped entries of dp become 0, and afterwards the dropped entries of p.
 //
-// Keys are rows of the products. So p^T and ds^T are A operands in the registers in which they are computed. ds is also
-// written to shared memory, transposed, for dq. These are the steps of tile i; "|" means that all products have
-// completed:
-//   1  read delta(i), because reads of shared memory starve while products run; issue dp(i), which starts at -delta(i)
-//   2  | ds(i) = p dp, to registers and shared memory
-//   3  take the token; issue dk(i); read lse(i + 1); announce ds(i)
-//   4  | issue s(i + 1) and dv(i)
-//   5  when s(i + 1) has completed: pass the token; p(i + 1) = exp2(s) in place, while dv(i) runs
-//   6  | pack p(i + 1)
-// The warpgroups pass a token to each other in turn, which keeps their phases apart. While one warpgroup is in steps 5,
-// 6, 1 and 2, another has products for the tensor cores. Without the token the warpgroups fall into step, and all
-// compute exponentials at the same time. docs/hopper_backward.md has the register budget, which decides this order, and
-// measurements of other orders.
+// Keys are the rows of the products. So p^T and ds^T are computed in the registers from which the tensor cores read
+// them as A operands. ds is also written to shared memory, transposed, for the dq product. A warpgroup executes these
+// steps for query tile i:
+//   1  Read delta(i) before any product is issued, because reads of shared memory are slow while products run. Issue
+//      dp(i), which starts at -delta(i).
+//   2  When dp(i) has completed, compute ds(i) = p dp, and write it to registers and shared memory.
+//   3  Take the token. Issue dk(i), read lse(i + 1), and signal that ds(i) is in shared memory.
+//   4  When dk(i) has completed, issue s(i + 1) and dv(i).
+//   5  When s(i + 1) has completed, pass the token. Compute p(i + 1) = exp2(s) in place, while dv(i) runs.
+//   6  When dv(i) has completed, pack p(i + 1).
+// The warpgroups pass a token to each other, so that they execute different steps at the same time. While one warpgroup
+// is in steps 5, 6, 1 and 2, the products of another one occupy the tensor cores. Without the token all warpgroups
+// would compute exponentials at the same time. docs/hopper_backward.md explains how the registers determine this order,
+// and has measurements of other orders.
 #pragma once
 
 #include "packed_drop.cuh"
@@ -44,7 +46,7 @@ class BackwardComputer {
   using Storage = Sm90BackwardStorage<Config>;
   using PositionTerm = BackwardPositionTerm<Config>;
 
-  // warpgroup: index among the computing warpgroups; uniform.
+  // `warpgroup` is the index among the computing warpgroups and must be uniform.
   __device__ __forceinline__ BackwardComputer(Storage& smem, const Sm90BackwardArgs& args, int warpgroup)
       : smem_(smem), args_(args), base_(MatrixDescriptor::along_rows(smem_address(&smem))), warpgroup_(warpgroup) {
     ds_place_ = ds_place(threadIdx.x);
@@ -52,11 +54,11 @@ class BackwardComputer {
     token().begin();
   }
 
-  // Ends the use of the token. Call it after the last item.
+  // Ends the exchange of the token. Must be called after the last work item.
   __device__ __forceinline__ void finish() { token().end(); }
 
-  // Runs all steps of an item, then stores dk and dv. keys_parity: parity of the phase in which the item's k and v
-  // arrive.
+  // Runs all steps of a work item, then stores dk and dv. keys_parity is the parity of the barrier phase in which k and
+  // v of the item arrive.
   __device__ __forceinline__ void compute(const Sm90BackwardItem& item, uint32 keys_parity) {
     fill_zero(dk_);
     fill_zero(dv_);
@@ -64,7 +66,7 @@ class BackwardComputer {
     int step = uniform(item.begin);
     if (step == end) {
       if constexpr (kHasLoader) {
-        // There is no tile to compute, but the barrier's phase must advance with the items.
+        // There is no query tile to compute, but the barrier's phase must advance once per item.
         smem_.v_full.wait(keys_parity);
         arrive_as_warp(smem_.v_empty);
       }
@@ -83,14 +85,14 @@ class BackwardComputer {
   }
 
  private:
-  // Whether a separate warpgroup loads. It waits until buffers are released.
+  // Whether a separate warpgroup loads tiles. If so, this warpgroup must release buffers for it.
   static constexpr bool kHasLoader = Shape::kTile.is_persistent;
 
   [[nodiscard]] static __device__ __forceinline__ int lane_of_warpgroup() {
     return static_cast<int>(threadIdx.x % kWarpgroup);
   }
-  // Returns the same value. It is recomputed at each use, so that values derived from it need no registers between
-  // uses.
+  // Returns the same value as lane_of_warpgroup(). It is recomputed at each use, so that values derived from it occupy
+  // no registers between uses.
   [[nodiscard]] static __device__ __forceinline__ int recomputed_lane() {
     return static_cast<int>(recomputed(threadIdx.x) % kWarpgroup);
   }
@@ -98,27 +100,29 @@ class BackwardComputer {
     return {warpgroup_};
   }
 
-  // Returns the buffer of the tile with this number, counted through all items. The count may wrap, because the number
-  // of buffers is a power of two.
+  // Returns the buffer of the query tile with this number. Numbers count tiles through all work items. A number may
+  // wrap around, because the number of buffers is a power of two.
   [[nodiscard]] static __device__ __forceinline__ uint32 stage_of(uint32 number) {
     return number % Config::kStages;
   }
   [[nodiscard]] static __device__ __forceinline__ uint32 parity_of(uint32 number) {
     return number / Config::kStages & 1;
   }
-  // Returns the address of this thread's 16-byte row of the transposed 8 x 8 matrices, in the first buffer of ds.
+  // Returns the shared-memory address to which this thread writes ds in the first buffer. The thread writes a 16-byte
+  // row of a transposed 8 x 8 matrix.
   [[nodiscard]] __device__ __forceinline__ uint32 ds_place(uint32 thread) const {
     const uint32 row = thread % 32 / 16 * 8 + thread % 8;  // query row
     const uint32 piece = thread % kWarpgroup / 32 * 2 + thread / 8 % 2;
-    // This is swizzled_offset() for a single panel.
+    // This expression equals swizzled_offset() for a single panel.
     return smem_address(smem_.ds[0][warpgroup_]) + row * kSwizzleBytes + (piece ^ row % 8) * 16;
   }
-  // Waits until the dq product has read the previous tile from this buffer of ds. Then the buffer may be overwritten.
+  // Waits until the dq product has read the previous tile from this buffer of ds. Afterwards the buffer may be
+  // overwritten.
   __device__ __forceinline__ void wait_for_ds_buffer() {
     smem_.ds_empty[number_ % Config::kDsBuffers].wait(number_ / Config::kDsBuffers & 1 ^ 1);
   }
 
-  // Computes the tiles of one query head up to number_end_, except the first `skipped` tiles (0 or 1).
+  // Computes the query tiles of one query head up to number_end_. The first `skipped` tiles (0 or 1) are left out.
   __device__ __forceinline__ void compute_head(const Sm90BackwardItem& item, int skipped, bool is_last_head,
                                                uint32 keys_parity) {
     if constexpr (kSkipsTiles<Config>) {
@@ -133,34 +137,34 @@ class BackwardComputer {
     number_ = number_end_;
   }
 
-  // Computes tiles number_ to number_end_. There is at least one.
+  // Computes query tiles number_ to number_end_ - 1. There is at least one.
   __device__ __forceinline__ void compute_tiles(const Sm90BackwardItem& item, bool is_last_head, uint32 keys_parity) {
-    smem_.k_full.wait(keys_parity);                            // k has arrived
-    smem_.q_full[stage_of(number_)].wait(parity_of(number_));  // q and lse of the tile have arrived
+    smem_.k_full.wait(keys_parity);                            // wait until k has arrived
+    smem_.q_full[stage_of(number_)].wait(parity_of(number_));  // wait until q and lse of the tile have arrived
     read_row_statistics(lse_, smem_.lse_log2[stage_of(number_)]);
     read_seen(stage_of(number_));
     add_position_term(item, number_);
     wgmma_fence();
     issue_s();
     wait_for_ds_buffer();
-    smem_.v_full.wait(keys_parity);  // v has arrived
+    smem_.v_full.wait(keys_parity);  // wait until v has arrived
     wgmma_wait<0>(s_);
     exponentials(item);
     pack_p();
 #pragma unroll 1
     while (number_ + 1 < number_end_) {
-      compute_dk(item);  // steps 1, 2, 3
+      compute_dk(item);  // steps 1, 2 and 3
       wgmma_fence();
       const uint32 stage = stage_of(number_++);
-      issue_s();  // step 4
+      issue_s();  // step 4 starts
       issue_dv(stage);
       read_seen(stage_of(number_));
       wgmma_wait<1>(s_);  // step 5: s may be read while dv still runs
       token().pass();
       exponentials(item);
       if constexpr (!Score<Config>::kTransforms) pin_registers(s_);
-      // The next ds needs this buffer. The wait is here because its loop is a branch: without a branch, ptxas moves the
-      // exponentials after wgmma_wait<0>.
+      // The next ds needs this buffer, so the thread waits for it here. The wait contains a branch. Without a branch,
+      // ptxas moves the exponentials behind wgmma_wait<0>.
       wait_for_ds_buffer();
       wgmma_wait<0>(dv_);
       if constexpr (kHasLoader) arrive_as_warp(smem_.dout_empty[stage_of(number_ - 1)]);
@@ -175,12 +179,12 @@ class BackwardComputer {
     if constexpr (kHasLoader) arrive_as_warp(smem_.dout_empty[stage_of(number_)]);
   }
 
-  // Runs steps 1 to 3 of a tile that is not the head's last one.
+  // Runs steps 1 to 3 of a query tile, unless it is the last one of the head.
   __device__ __forceinline__ void compute_dk(const Sm90BackwardItem& item) {
     const uint32 stage = stage_of(number_);
     compute_dp(item, stage);
     store_ds(smem_.delta[stage]);
-    smem_.q_full[stage_of(number_ + 1)].wait(parity_of(number_ + 1));  // the next q has arrived
+    smem_.q_full[stage_of(number_ + 1)].wait(parity_of(number_ + 1));  // wait until the next q has arrived
     token().take();
     issue_dk(stage);
     read_row_statistics(lse_, smem_.lse_log2[stage_of(number_ + 1)]);
@@ -189,7 +193,7 @@ class BackwardComputer {
     finish_dk(stage);
   }
 
-  // Runs steps 1 to 3 of a head's last tile, which reads nothing ahead.
+  // Runs steps 1 to 3 of a head's last query tile. There is no next tile whose lse it must read.
   __device__ __forceinline__ void compute_last_dk(const Sm90BackwardItem& item, bool is_last_head) {
     const uint32 stage = stage_of(number_);
     compute_dp(item, stage);
@@ -201,16 +205,16 @@ class BackwardComputer {
     finish_dk(stage);
   }
 
-  // Issues s of tile number_.
+  // Issues the product s = k q^T of query tile number_.
   __device__ __forceinline__ void issue_s() {
     begin_scores<Config, Config::kHeadDim>(s_, keys(smem_.k), along_rows(q_tile(stage_of(number_))));
   }
   __device__ __forceinline__ void issue_dv(uint32 stage) {
     begin_gradient<Config, Shape::kDepthV>(dv_, p_, down_columns(dout_tile(stage)));
   }
-  // Runs step 1: dp, which starts at -delta, or at 0 with dropout.
+  // Runs step 1: computes dp, which starts at -delta, or at 0 with dropout.
   __device__ __forceinline__ void compute_dp(const Sm90BackwardItem& item, uint32 stage) {
-    smem_.dout_full[stage].wait(parity_of(number_));  // dout and delta have arrived
+    smem_.dout_full[stage].wait(parity_of(number_));  // wait until dout and delta have arrived
     if constexpr (Score<Config>::kDrops) {
       decide(item);
       wgmma_fence();
@@ -230,14 +234,15 @@ class BackwardComputer {
     wgmma_wait<0>(dk_);
     if constexpr (kHasLoader) arrive_as_warp(smem_.q_empty[stage]);
   }
-  // Announces that this thread has stored its ds. The tensor cores may then read ds for dq.
+  // Signals that this warp has stored its ds. When all warps have arrived, the tensor cores may read ds for dq.
   __device__ __forceinline__ void announce_ds() {
     fence_smem_for_async();
     __syncwarp();
     arrive_as_warp(smem_.ds_full[number_ % Config::kDsBuffers][warpgroup_]);
   }
 
-  // Waits and arrives as for other tiles, for a tile whose rows see none of this warpgroup's keys.
+  // Handles a query tile whose rows see none of this warpgroup's keys. Waits and arrives at the same barriers as for
+  // other tiles, but computes nothing.
   __device__ __forceinline__ void skip_tile() {
     const uint32 stage = stage_of(number_);
     smem_.q_full[stage].wait(parity_of(number_));
@@ -252,15 +257,16 @@ class BackwardComputer {
     }
   }
 
-  // Returns 1 if the first tile's rows see none of this warpgroup's keys, otherwise 0. The dq warpgroup skips the same
-  // tiles.
+  // Returns 1 if the rows of the first query tile see none of this warpgroup's keys, otherwise 0. The dq warpgroup
+  // skips the same tiles.
   [[nodiscard]] __device__ __forceinline__ int skipped_tiles(const Sm90BackwardItem& item, int tile) const {
     const BackwardBand band = BackwardBand::of<Config>(args_.options);
     return uniform(warpgroup_ == 1 && item.is_above_band(band, tile, 1) ? 1 : 0);
   }
 
-  // Returns the descriptor of a tile at offset `bytes` in shared memory. All descriptors follow from one by additions,
-  // because address and stride are separate fields and a shared memory address never overflows its field.
+  // Returns the descriptor of a tile at byte offset `bytes` in the storage. All descriptors are computed from one
+  // descriptor by additions. This is possible because address and stride are separate fields and a shared memory
+  // address never overflows its field.
   [[nodiscard]] __device__ __forceinline__ MatrixDescriptor along_rows(uint32 bytes) const {
     return base_.advance(bytes);
   }
@@ -279,13 +285,14 @@ class BackwardComputer {
     return offset_of(smem_.dout) + stage * static_cast<uint32>(sizeof(smem_.dout[0]));
   }
   // Returns the descriptor of this warpgroup's first row of k or v. The offset `zero` is always 0, but the compiler
-  // cannot prove it. So ptxas does not keep the descriptors in registers from tile to tile.
+  // cannot prove that. This stops ptxas from keeping the descriptors in registers from tile to tile.
   [[nodiscard]] __device__ __forceinline__ MatrixDescriptor keys(const Bits16* tensor) const {
     const uint32 zero = kHasLoader ? (number_ >> 31) * kSwizzleAtom : 0;
     return along_rows(offset_of(tensor) + static_cast<uint32>(warpgroup_) * (kWarpgroupRows * kSwizzleBytes) + zero);
   }
 
-  // Starts dp at -delta, and the product adds to it. So delta needs no registers next to p and dp.
+  // Initialises dp to -delta, so that the product adds to it. Thus delta needs no registers in addition to those of p
+  // and dp.
   __device__ __forceinline__ void begin_at_minus_delta(const float* stats) {
     float delta[16];
     read_row_statistics(delta, stats);
@@ -293,9 +300,9 @@ class BackwardComputer {
     for (int i = 0; i < 32; ++i) dp_[i] = -delta[backward_statistic(i)];
   }
 
-  // Turns s into p. Unseen entries become 0, even if they held NaN. The masking branch must directly follow
-  // token().pass(): ptxas delays the pass until the next branch, and that delays the next warpgroup. With the branch
-  // after the exponentials the kernel was 8 to 20 % slower.
+  // Turns s into p. Hidden entries become 0, even if they held NaN. The branch of mask() must directly follow
+  // token().pass(), because ptxas delays that arrival until the next branch, which would delay the next warpgroup. When
+  // the branch followed the exponentials, the kernel was 8 to 20 % slower.
   __device__ __forceinline__ void exponentials(const Sm90BackwardItem& item) {
     if constexpr (Score<Config>::kTransforms) return transformed_exponentials(item);
     mask(item, unseen());
@@ -307,11 +314,11 @@ class BackwardComputer {
       s_[i] = exp2_fast(term.exponent(i, s_[i], args_.scale_log2, lse_[backward_statistic(i)]));
     }
   }
-  // Does the same for transformed scores. It also computes p times a quarter of the derivative, in the registers of
-  // lse. lse is read again after the next ds.
+  // Computes p of scores with a transform. Also computes p times a quarter of the transform's derivative. This product
+  // overwrites the registers of lse, which is read again after the next ds.
   __device__ __forceinline__ void transformed_exponentials(const Sm90BackwardItem& item) {
     if (is_masked()) {
-      pin_registers(s_);  // otherwise the compiler moves the common start of both branches above the branch
+      pin_registers(s_);  // otherwise the compiler would move the common code of both branches before the branch
       make_reciprocals(s_, args_.transform);
       mask(item, kUnseenReciprocal);
       probabilities_of_reciprocals<Element>(next_p_, sloped_p_, s_, lse_, args_.transform);
@@ -322,10 +329,10 @@ class BackwardComputer {
     pin_registers(next_p_);
     pin_registers(sloped_p_);
   }
-  // A custom score may return any value for unseen entries. So p is masked as well, but only in the few tiles that need
-  // it. This saves two instructions per entry in all other tiles.
+  // Computes p of a custom score. A custom score may return any value for hidden entries, so p must be masked as well.
+  // Only the few tiles with hidden entries mask p, which saves two instructions per entry in all other tiles.
   __device__ __forceinline__ void custom_exponentials(const Sm90BackwardItem& item) {
-    static_assert(!Score<Config>::kHasSlopes);  // ds has no registers for derivatives
+    static_assert(!Score<Config>::kHasSlopes);  // there are no registers for derivatives of the score
     TileRules<Config> tile = rules_of_tile(item);
     if (CustomScoreCode::kHolds && uniform(tile.template hold<kBackwardRows, kWarpgroupRows>())) {
       custom_probabilities<true>(s_, lse_, tile, args_.base.scale, recomputed_lane());
@@ -337,7 +344,7 @@ class BackwardComputer {
       if (has_coarse_rows_) divide_by_sums(item);
     }
   }
-  // Divides p by its sum in rows with a coarse lse: lse_rounding.cuh.
+  // Divides p by the row's sum of p if lse of the row is coarse. lse_rounding.cuh explains why.
   __device__ __forceinline__ void divide_by_sums(const Sm90BackwardItem& item) {
     const auto head = static_cast<int>(rules_.place.head);
     const float* sums = args_.log2_sums + backward_stats_row(args_, item, head, tile_of_rows(number_));
@@ -356,17 +363,17 @@ class BackwardComputer {
                                                                       uint32 number) const {
     return PositionTerm::of(rules_, item, tile_of_rows(number), first_key(item), recomputed_lane());
   }
-  // Adds the position term to lse_, which must hold the statistics of tile `number`.
+  // Adds the position term to lse_, which must hold lse of query tile `number`.
   __device__ __forceinline__ void add_position_term(const Sm90BackwardItem& item, uint32 number) {
     if constexpr (PositionTerm::kIsOn && PositionTerm::kIsLinear) position_term(item, number).add_to_rows(lse_);
   }
 
-  // Returns whether some row of the tile does not see all of this warpgroup's keys.
+  // Returns whether some row of the query tile does not see all of this warpgroup's keys.
   [[nodiscard]] __device__ __forceinline__ bool is_masked() const {
     if (has_block_mask<Config>() && pattern_ != kAllSeen) return true;
     return masked_.has<Config>(number_, number_end_);
   }
-  // Sets unseen entries to `hidden`.
+  // Sets hidden entries to the value of the argument `hidden`.
   __device__ __forceinline__ void mask(const Sm90BackwardItem& item, float hidden) {
     if (masked_.has<Config>(number_, number_end_)) {
       mask_scores<Config>(s_, item, BackwardBand::of<Config>(args_.options), tile_of_rows(number_), first_key(item),
@@ -376,8 +383,8 @@ class BackwardComputer {
       if (pattern_ != kAllSeen) hide_unseen(s_, seen_, hidden);
     }
   }
-  // With a block mask: reads which scores of the tile in buffer `stage` are seen. The call overlaps with s and dv. If
-  // called before ds is announced, it would delay dq.
+  // Reads which scores of the query tile in buffer `stage` are visible, if there is a block mask. The read overlaps
+  // with the products s and dv. An earlier call, before ds is complete, would delay dq.
   __device__ __forceinline__ void read_seen(uint32 stage) {
     if constexpr (has_block_mask<Config>()) {
       if constexpr (Score<Config>::kIsCustom) row_tile_ = uniform(smem_.seen.of_stage[stage].number());
@@ -387,7 +394,7 @@ class BackwardComputer {
       seen_ = __ldg(args_.options.block_mask.patterns + int64{pattern_} * kPatternWords + recomputed_lane());
     }
   }
-  // Returns an infinity whose sign makes p 0. scale_log2 is never 0.
+  // Returns the infinity whose sign makes p 0. scale_log2 is never 0.
   [[nodiscard]] __device__ __forceinline__ float unseen() const {
     return -kInfinity * args_.scale_log2;
   }
@@ -400,7 +407,8 @@ class BackwardComputer {
     pin_registers(p_);
   }
 
-  // Writes ds of the tile to registers and shared memory. With dropout, it then clears dropped entries of p for dv.
+  // Writes ds of the tile to registers and shared memory. With dropout, it then sets the dropped entries of p to 0 for
+  // the dv product.
   __device__ __forceinline__ void store_ds(const float* stats) {
     const uint32 place = Score<Config>::kTransforms ? ds_place(recomputed(threadIdx.x)) : ds_place_;
     const uint32 to = place + number_ % Config::kDsBuffers * static_cast<uint32>(sizeof(smem_.ds[0]));
@@ -418,7 +426,7 @@ class BackwardComputer {
   [[nodiscard]] __device__ __forceinline__ int first_key(const Sm90BackwardItem& item) const {
     return item.key + warpgroup_ * kWarpgroupRows;
   }
-  // Returns the query tile, within the head, that has this number.
+  // Returns the index of the query tile in the head, for the tile with this number.
   [[nodiscard]] __device__ __forceinline__ int tile_of_rows(uint32 number) const {
     if constexpr (has_block_mask<Config>() && Score<Config>::kIsCustom) return row_tile_;
     if constexpr (has_block_mask<Config>()) return uniform(smem_.seen.of_stage[stage_of(number)].number());
@@ -427,13 +435,14 @@ class BackwardComputer {
   [[nodiscard]] __device__ __forceinline__ TileRules<Config> rules_of_tile(const Sm90BackwardItem& item) const {
     return rules_.tile(int64{tile_of_rows(number_)} * kBackwardRows, first_key(item));
   }
-  // Decides which entries of the tile are kept. No products run meanwhile, because they need the same registers.
+  // Decides which entries of the tile dropout keeps. No products run meanwhile, because their results need the same
+  // registers.
   __device__ __forceinline__ void decide(const Sm90BackwardItem& item) {
     kept_bits_transposed<32>(rules_of_tile(item), kept_, recomputed_lane());
   }
 
-  // Writes dk and dv to memory, or adds them to sums in memory. The later run of an item that was cut in two leaves
-  // float sums instead, for the thread block with the item's first steps.
+  // Writes dk and dv to memory, or adds them to sums in memory. If a work item is split between two thread blocks, the
+  // block with the later steps stores float sums. The block with the first steps adds these sums to its own.
   __device__ __forceinline__ void store(const Sm90BackwardItem& item) {
     if constexpr (Config::kAddsUp) {
       if (item.begin < item.end) BackwardKeySums<Config>::add(args_, item, warpgroup_, dk_, dv_);
@@ -450,25 +459,29 @@ class BackwardComputer {
 
   Storage& smem_;
   const Sm90BackwardArgs& args_;
-  MatrixDescriptor base_;  // of the start of shared memory
+  MatrixDescriptor base_;  // descriptor of the start of shared memory
   int warpgroup_;
-  uint32 ds_place_;        // ds_place(); recomputed instead if scores are transformed
-  uint32 number_ = 0;      // tile number through all items; determines its buffers and their phases
-  uint32 number_end_ = 0;  // one past the head's last tile
-  int first_tile_ = 0;     // plus the number of a tile: its query tile in the head
+  uint32 ds_place_;        // result of ds_place(); not used with a transform, which recomputes the address
+  uint32 number_ = 0;      // number of the current query tile, counted through all items; it determines the tile's
+                           // buffers and their parities
+  uint32 number_end_ = 0;  // number of the head's last tile, plus one
+  int first_tile_ = 0;     // the query tile with number n has index first_tile_ + n in the head
   MaskedTiles masked_ = {};
-  int row_tile_ = 0, pattern_ = kAllSeen;  // has_block_mask
-  uint32 seen_ = 0;                        // has_block_mask: visibility of the thread's scores, one bit each
+  int row_tile_ = 0, pattern_ = kAllSeen;  // with a block mask: index and pattern of the current query tile
+  uint32 seen_ = 0;                        // with a block mask: one bit for each score of this thread, set if the score
+                                           // is visible
   float dk_[Shape::kDepth / 2], dv_[Shape::kDepthV / 2];
-  float s_[32];  // s, then p; kTransforms: s, then the reciprocals r
+  float s_[32];  // s, and later p; with a transform: s, and later its reciprocals r
   float dp_[32];
   uint32 p_[16], ds_[16];
-  // kTransforms: p of the next tile, and p times a quarter of the derivative.
+  // With a transform: p of the next tile, and p times a quarter of the derivative.
   uint32 next_p_[16], sloped_p_[16];
   float lse_[16];
-  uint32 kept_[kKeptWords<32>] = {};  // kDrops: which entries of the tile are kept
-  ScoreRules<Config> rules_ = {};     // of the head; members that no trait needs use no registers
-  bool has_coarse_rows_ = false;      // kMayBeLowest: for the complete launch
+  uint32 kept_[kKeptWords<32>] = {};  // with dropout: one bit for each entry of the tile, set if the entry is kept
+  ScoreRules<Config> rules_ = {};     // score modifications of the head; members that no modification reads occupy no
+                                      // registers
+  bool has_coarse_rows_ = false;      // if kMayBeLowest is set: whether any row of the launch has a coarse lse
+                                      // (lse_rounding.cuh)
 };
 
 }  // namespace attend

@@ -1,9 +1,10 @@
-// ds of a computing warpgroup of the sm90 backward pass. It is written to registers, as an A operand, and to shared
-// memory, for dq.
+// Computes ds in a computing warpgroup of the sm90 backward pass. ds is written to registers, where it is an A operand
+// of the dk product, and to shared memory, for the dq product.
 //
 //   ds^T = p^T (dp^T - delta)
 //
-// The accumulator has 64 keys and a tile of 64 query rows. ds is stored transposed, 16 query rows at a time.
+// The accumulator has 64 keys as rows and 64 query rows as columns. ds is stored to shared memory transposed, 16 query
+// rows at a time.
 #pragma once
 
 #include "../isa/stmatrix.cuh"
@@ -14,25 +15,26 @@
 
 namespace attend {
 
-// Factor of dp in the units of ds. With a transform, p has been multiplied by a quarter of the derivative.
+// Factor that converts dp to the units of ds. With a transform, p already contains a quarter of the derivative, so the
+// factor is 4 times larger.
 template <class Config>
 constexpr float kUnitOfDs = (Score<Config>::kTransforms ? 4.0f : 1.0f) *
                             sm90_backward_unit(sm90_backward_units(Config::kElement).p_bits -
                                                sm90_backward_units(Config::kElement).ds_bits);
 
-// Whether ds is a product of bfloat16 pairs. dp - delta is then rounded before the product, which makes errors of dq
-// and dk 15 % larger. At 64 columns arithmetic limits the kernel, so that this is faster; at 128 columns it does not.
-// With dropout pairs are not used: all dropped entries of a row have the same -delta, so its rounding would add up in
-// dq.
+// Whether ds is computed as a product of bfloat16 pairs. dp - delta is then rounded before the product, which makes the
+// errors of dq and dk 15 % larger. At head dimensions up to 64 the kernel is limited by arithmetic, so pairs are
+// faster. At 128 they are not. With dropout pairs are not used, because all dropped entries of a row have the same
+// -delta, and its rounding errors would add up in dq.
 template <class Config>
 constexpr bool kPacksDs = !kBackwardTile<Config>.is_persistent && ElementOf<Config>::kHasPairProduct;
 
-// Stores 16 query rows of ds, from row 16 i on. to: this lane's address in the buffer.
+// Stores query rows 16 i to 16 i + 15 of ds. `to` is this lane's address in the buffer.
 __device__ __forceinline__ void store_ds_rows(uint32 to, const uint32 (&ds)[16], int i) {
   stmatrix_transposed(to + i * 16 * kSwizzleBytes, ds[4 * i], ds[4 * i + 1], ds[4 * i + 2], ds[4 * i + 3]);
 }
 
-// Makes ds from a dp that started at -delta.
+// Computes ds from a dp that started at -delta.
 template <class Config>
 __device__ __forceinline__ void make_ds(uint32 (&ds)[16], uint32 to, const uint32 (&p)[16], const float (&dp)[32]) {
   using Element = ElementOf<Config>;
@@ -52,7 +54,7 @@ __device__ __forceinline__ void make_ds(uint32 (&ds)[16], uint32 to, const uint3
   }
 }
 
-// Returns dp - delta of entry i of the accumulator. delta: the four statistics that include that of the entry.
+// Returns dp - delta of entry i of the accumulator. `delta` holds four row statistics, which include that of the entry.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ float kept_gradient(const float (&dp)[32], uint32 kept, int i,
                                                              const float (&delta)[4]) {
@@ -60,13 +62,13 @@ template <class Config>
   return (gradient - delta[backward_statistic(i) % 4]) * kUnitOfDs<Config>;
 }
 
-// Makes ds with dropout. A dropped entry has no dp, but still has -delta. The scale of kept entries is left out,
-// because it is a factor of dq, dk and dv. stats: delta of the tile's rows.
+// Computes ds with dropout. For a dropped entry dp is 0, so dp - delta is -delta. The dropout factor 1 / (1 - p) is
+// left out here, because it is later applied to dq, dk and dv. `stats` points to delta of the tile's query rows.
 template <class Config>
 __device__ __forceinline__ void make_kept_ds(uint32 (&ds)[16], uint32 to, const uint32 (&p)[16], const float (&dp)[32],
                                              uint32 kept, const float* stats) {
   using Element = ElementOf<Config>;
-  float delta[2][4];  // the next four are read before these are used
+  float delta[2][4];  // two buffers, because the next four values are read before the current ones are used
   read_four_statistics(delta[0], stats, 0);
 #pragma unroll
   for (int i = 0; i < 4; ++i) {

@@ -1,14 +1,15 @@
-// Gradient of the bias, in 16 bits. sm90_backward_wide_queries.cuh computes it together with dq. ds of each tile is
-// stored directly, or first summed over the sequences that share the bias.
+// Computes the gradient of a 16-bit bias. sm90_backward_wide_queries.cuh computes it together with dq. ds of each tile
+// is stored directly. If sequences share the bias, ds is first summed over these sequences.
 //
 //   dterms = ds, summed over the batch if the bias has batch 1
 //
-// Work     If sequences share the bias, the blocks of a cluster have the same rows and head, each in a different
-//          sequence, and iterate over the same tiles. A block sends each chunk of 8 keys of its ds, in float, to the
-//          block that sums this chunk. Sums are made in the order of the sequences, not of arrival, and are rounded
-//          once. So the same inputs give the same bits. The sum of a tile is made one tile later, while the products of
-//          the next tile run.
-// Zeros    Tiles that no row of the warpgroup sees are stored as zeros.
+// Work     If sequences share the bias, the thread blocks of a cluster process the same query rows and the same head,
+//          each for a different sequence, and iterate over the same key tiles. A chunk is 8 adjacent keys of a tile.
+//          Each chunk is summed by one block of the cluster, and the other blocks send it their float ds of this chunk.
+//          The additions follow the order of the sequences, not the order of arrival, and each sum is rounded once. So
+//          the same inputs give the same bits. The sum of a tile is computed one tile later, while the products of the
+//          next tile run.
+// Zeros    Tiles in which no row of the warpgroup sees a key are stored as zeros.
 #pragma once
 
 #include "../attention/terms.cuh"
@@ -19,8 +20,8 @@
 
 namespace attend {
 
-// Bias gradient of one computing warpgroup. For each tile, call begin(), then put() for all chunks, then store().
-// store() must precede the next begin().
+// Gradient of the bias in one computing warpgroup. For each tile, the caller uses begin(), then put() for each chunk,
+// then store(). store() must precede the next begin().
 template <class Config, int kBlocks = Config::kDtermsBlocks>
 class BackwardDterms {
  public:
@@ -35,15 +36,16 @@ class BackwardDterms {
     if constexpr (kIsShared) {
       const uint32 buffer = number % kBuffers;
       if (thread() == 0) smem_.ds_full[buffer][warpgroup_].arrive_expect_bytes(kBytesOfChunk * num_chunks());
-      // Wait until all blocks have read the previous tile's sums from this buffer. Then it may be overwritten.
+      // Wait until all blocks have read the sums of the previous tile from this buffer. Afterwards the buffer may be
+      // overwritten.
       smem_.ds_empty[buffer][warpgroup_].wait(number / kBuffers % 2 ^ 1);
       to_ = smem_address(&smem_.ds[buffer][warpgroup_][0][rank()][thread()]);
       full_ = smem_address(&smem_.ds_full[buffer][warpgroup_]);
     }
   }
 
-  // Packs one chunk of ds, or passes it to the block that sums it. ds: entries 4 chunk to 4 chunk + 3 of the
-  // accumulator, two columns of two rows.
+  // Packs one chunk of ds, or sends it to the block that sums it. `ds` holds entries 4 chunk to 4 chunk + 3 of the
+  // accumulator. These are two columns of two rows.
   __device__ __forceinline__ void put(uint32 number, int chunk, float4 ds) {
     if constexpr (kIsShared) {
       const int owner = chunk * kBlocks / kBackwardDtermsChunks;
@@ -51,7 +53,7 @@ class BackwardDterms {
       if (owner == rank()) {
         if constexpr (kHoldsSums) {
           held_[slot] = ds;
-        } else {  // the same thread reads it again
+        } else {  // only this thread reads the value again
           smem_.ds[number % kBuffers][warpgroup_][slot][owner][thread()] = ds;
         }
       } else {
@@ -63,7 +65,7 @@ class BackwardDterms {
     }
   }
 
-  // Stores the tile's entries, or this block's share of them.
+  // Stores the gradient of the tile, or this block's share of it.
   __device__ __forceinline__ void store(uint32 number) {
     int first = 0, chunks = kBackwardDtermsChunks;
     if constexpr (kIsShared) {
@@ -77,7 +79,7 @@ class BackwardDterms {
     store_chunks(first_key, chunks, static_cast<int>(block.span.seqlen_k) - first_key);
   }
 
-  // Stores zeros in all key tiles except the first `computed` ones over which the block iterates.
+  // Stores zeros in the key tiles over which the block does not iterate. The block iterates over `computed` tiles.
   __device__ __forceinline__ void store_zeros(uint32 computed) const {
     const BackwardRowBlock& block = smem_.block;
     const auto tiles = static_cast<int>(num_tiles(block.span.seqlen_k, Config::kBlockN));
@@ -92,12 +94,13 @@ class BackwardDterms {
   static constexpr bool kIsShared = kBlocks > 1;
   static constexpr int kBuffers = kIsShared ? Storage::kBuffersDs : 1;
   static constexpr int kChunks = kIsShared ? backward_dterms_chunks(kBlocks) : kBackwardDtermsChunks;
-  // Up to 128 columns, registers can hold this block's ds of the chunks that it sums.
+  // With a head dimension up to 128, registers can hold this block's ds of the chunks that it sums.
   static constexpr bool kHoldsSums = kIsShared && BackwardShape<Config>::kDepth <= 128;
-  static constexpr int kBytesOfChunk = (kBlocks - 1) * kBackwardDtermsChunkBytes;  // that arrive from the other blocks
+  // Bytes of a chunk that arrive from the other blocks.
+  static constexpr int kBytesOfChunk = (kBlocks - 1) * kBackwardDtermsChunkBytes;
   static constexpr int kRowsOfWarp = 16;
 
-  // Arrives at the barrier of each block of the cluster. All lanes of a warp call it.
+  // Arrives at this barrier in each block of the cluster. All lanes of a warp must call it.
   static __device__ __forceinline__ void arrive_everywhere(Mbarrier& barrier) {
     __syncwarp();
 #pragma unroll
@@ -108,7 +111,7 @@ class BackwardDterms {
 
   __device__ __forceinline__ void add_up(uint32 number, int chunks) {
     const uint32 buffer = number % kBuffers;
-    smem_.ds_full[buffer][warpgroup_].wait(number / kBuffers % 2);  // ds of the other sequences has arrived
+    smem_.ds_full[buffer][warpgroup_].wait(number / kBuffers % 2);  // wait until ds of the other sequences has arrived
     const auto& parts = smem_.ds[buffer][warpgroup_];
 #pragma unroll
     for (int slot = 0; slot < kChunks; ++slot) {
@@ -124,7 +127,7 @@ class BackwardDterms {
     arrive_everywhere(smem_.ds_empty[buffer][warpgroup_]);
   }
 
-  // Returns ds of block b. This block's ds may have stayed in registers.
+  // Returns ds that block b computed. This block's ds may have stayed in registers.
   [[nodiscard]] __device__ __forceinline__ float4 part(const float4 (&of_blocks)[kBlocks][kWarpgroup], int slot,
                                                        int b) const {
     return kHoldsSums && b == rank() ? held_[slot] : of_blocks[b][thread()];
@@ -138,7 +141,7 @@ class BackwardDterms {
     pairs_[2 * slot + 1] = Element::pack(ds.z * unit, ds.w * unit);
   }
 
-  // key: first key of the chunks. keys_left: number of keys that exist from there on.
+  // `key` is the first key of the chunks, and keys_left is the number of keys that exist from there on.
   __device__ __forceinline__ void store_chunks(int key, int chunks, int keys_left) {
     const int lane = thread() % 32;
     const int rows_left = static_cast<int>(smem_.block.span.seqlen_q) - first_row();
@@ -182,7 +185,7 @@ class BackwardDterms {
     }
   }
 
-  // Stores a tile of zeros. 8 threads store a row.
+  // Stores a tile of zeros. Eight threads store one row.
   __device__ __forceinline__ void store_zero_tile(int key) const {
     constexpr int kThreadsOfRow = Config::kBlockN / kPieceElements;
     const int at = thread() % kThreadsOfRow * kPieceElements;
@@ -199,11 +202,12 @@ class BackwardDterms {
     const uint32 batch = kIsShared ? 0 : smem_.block.span.batch;
     return static_cast<Bits16*>(args_.dterms) + args_.dterms_stride.offset(batch, smem_.block.head, row);
   }
-  // Returns the warp's first row in the sequence.
+  // Returns the warp's first row, as an index in the sequence.
   [[nodiscard]] __device__ __forceinline__ int first_row() const {
     return smem_.block.rows.row + warpgroup_ * kBackwardRows + thread() / 32 * kRowsOfWarp;
   }
-  // Returns the thread in its warpgroup, recomputed at each use so that it needs no register between uses.
+  // Returns the index of the thread in its warpgroup. It is recomputed at each use, so that it occupies no register
+  // between uses.
   [[nodiscard]] static __device__ __forceinline__ int thread() {
     return recomputed_thread() % kWarpgroup;
   }
@@ -211,7 +215,7 @@ class BackwardDterms {
     return static_cast<int>(blockIdx.x % kBlocks);
   }
 
-  // Returns how many chunks this block sums.
+  // Returns the number of chunks that this block sums.
   [[nodiscard]] static __device__ __forceinline__ int num_chunks() {
     return backward_dterms_chunk(rank() + 1, kBlocks) - backward_dterms_chunk(rank(), kBlocks);
   }
@@ -219,12 +223,13 @@ class BackwardDterms {
   Storage& smem_;
   const Sm90BackwardArgs& args_;
   const int warpgroup_;
-  uint32 to_, full_;                       // from begin() to the last put(): the thread's address and its barrier
+  uint32 to_, full_;                       // set by begin(): address to which this thread writes ds, and address of the
+                                           // barrier ds_full
   float4 held_[kHoldsSums ? kChunks : 1];  // this block's ds of the chunks that it sums
-  uint32 pairs_[2 * kChunks];              // 16-bit pairs of the tile that is stored next
+  uint32 pairs_[2 * kChunks];              // pairs of 16-bit values of the tile that is stored next
 };
 
-// The gradient is not requested.
+// Used if the gradient of the bias is not requested.
 template <class Config>
 class BackwardDterms<Config, 0> {
  public:

@@ -1,8 +1,9 @@
-// sm90, after the main backward kernel: dq = scale * (its float sums), rounded or added to floats (kAddsToOutputs).
+// Runs after the main backward kernel on sm90 and computes dq = scale * (its float sums). The result is rounded, or
+// added to floats if kAddsToOutputs is set.
 //
-// The layout of the sums is that of the accumulators that were added to them. Each thread of this kernel reads the
-// entries of the thread with the same index. So the lanes of a quad exchange their pairs, and each lane writes 16 bytes
-// of a row.
+// The sums have the same layout as the accumulators that were added to them. Each thread of this kernel reads the
+// entries of the accumulator thread with the same index. The lanes of a quad then exchange their pairs, so that each
+// lane writes 16 bytes of a row.
 #pragma once
 
 #include "sm90_backward_layout.cuh"
@@ -11,7 +12,7 @@
 
 namespace attend {
 
-// Rounds a tile of rows. Grid: sm90_backward_row_blocks(), with kBackwardFinishThreads threads.
+// Rounds dq of one tile of query rows. Grid: sm90_backward_row_blocks(), with kBackwardFinishThreads threads per block.
 template <class Config>
 __device__ void sm90_backward_finish(const Sm90BackwardArgs& args) {
   constexpr int kDepth = sm90_backward_tile(Config::kHeadDim, Config::kHeadDimV, {}, 0).depth;
@@ -23,7 +24,8 @@ __device__ void sm90_backward_finish(const Sm90BackwardArgs& args) {
       reinterpret_cast<const float4*>(args.dq_sums + tile.stats_row * kDepth) + warp * 256 + threadIdx.x % 32;
   float dq[kDepth / 2];
 #pragma unroll
-  for (int i = 0; i < kDepth / 8; ++i) {  // 8 vectors of each pass, whose four warps have 256 each
+  for (int i = 0; i < kDepth / 8; ++i) {
+    // Each pass of 64 columns has 4 warps with 256 vectors each; a thread reads 8 of them.
     const float4 sum = __ldcs(sums + i / 8 * 1024 + i % 8 * 32);
     dq[4 * i] = sum.x;
     dq[4 * i + 1] = sum.y;

@@ -1,7 +1,7 @@
-// sm90, after a main backward kernel that sums dk and dv in memory: rounds the sums.
+// Runs after a main backward kernel that sums dk and dv in memory, on sm90. It rounds these sums.
 //
-// The layout of the sums is that of the accumulators that were added to them. Each thread of this kernel reads the
-// entries of the thread with the same index.
+// The sums have the same layout as the accumulators that were added to them. Each thread of this kernel reads the
+// entries of the accumulator thread with the same index.
 #pragma once
 
 #include "sm90_backward_key_sums.cuh"
@@ -9,8 +9,8 @@
 
 namespace attend {
 
-// Rounds dk and dv of 64 keys of a KV head. Grid: one block for each of these, with adjacent heads in adjacent blocks.
-// kBackwardFinishThreads threads.
+// Rounds dk and dv of 64 keys of a KV head. Grid: one block of kBackwardFinishThreads threads for each 64 keys of each
+// KV head. Blocks of adjacent heads are adjacent.
 template <class Config>
 __device__ void sm90_backward_finish_keys(const Sm90BackwardArgs& args) {
   using Shape = BackwardShape<Config>;

@@ -1,4 +1,4 @@
-// Writes dk and dv of the sm90 backward pass from registers to memory: rounded, or added to float sums.
+// Writes dk and dv of the sm90 backward pass from registers to memory. They are either rounded or added to float sums.
 #pragma once
 
 #include "../attention/score_mods.cuh"
@@ -8,8 +8,8 @@
 
 namespace attend {
 
-// Stores a warp's 16 keys of dk and dv, rounded, or adds them to floats (kAddsToOutputs). key: the first key. Keys from
-// num_rows on do not exist.
+// Stores a warp's 16 keys of dk and dv. The values are rounded, or added to floats in memory if kAddsToOutputs is set.
+// `key` is the first key. Only the first num_rows keys exist.
 template <class Config>
 __device__ __forceinline__ void store_key_gradients(const Sm90BackwardArgs& args,
                                                     const float (&dk)[BackwardShape<Config>::kDepth / 2],
@@ -25,21 +25,22 @@ __device__ __forceinline__ void store_key_gradients(const Sm90BackwardArgs& args
                                             overwrites);
 }
 
-// Config::kAddsUp: the sums that the query heads of a group share. A computing warpgroup has 64 keys.
+// The float sums of dk and dv to which all query heads of a group add. Used if Config::kAddsUp is set. Each computing
+// warpgroup has 64 keys.
 template <class Config>
 struct BackwardKeySums {
   using Shape = BackwardShape<Config>;
-  static constexpr int kVectors = (Shape::kDepth + Shape::kDepthV) / 8;  // per thread
+  static constexpr int kVectors = (Shape::kDepth + Shape::kDepthV) / 8;  // float4 vectors of each thread
 
-  // Returns the thread's sums of key tile `key_tile` of a KV head. The tile has 64 keys. head: counted through all
-  // sequences.
+  // Returns the address of this thread's sums for key tile `key_tile` of KV head `head`. A key tile has 64 keys. The
+  // head is counted through all sequences.
   [[nodiscard]] static __device__ __forceinline__ float4* of_tile(const Sm90BackwardArgs& args, int64 head,
                                                                   int64 key_tile) {
     const int64 tile = head * args.key_blocks * Shape::kWarpgroups + key_tile;
     return reinterpret_cast<float4*>(args.key_sums) + tile * (kVectors * kWarpgroup) + threadIdx.x % kWarpgroup;
   }
 
-  // Adds dk and dv to the sums. Additions of different blocks have no fixed order.
+  // Adds dk and dv to the sums. The order of additions from different blocks is not fixed.
   static __device__ __forceinline__ void add(const Sm90BackwardArgs& args, const Sm90BackwardItem& item, int warpgroup,
                                              const float (&dk)[Shape::kDepth / 2],
                                              const float (&dv)[Shape::kDepthV / 2]) {

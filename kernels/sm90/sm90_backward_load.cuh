@@ -1,4 +1,4 @@
-// Loads of the sm90 backward pass, and the warp that issues them in the persistent form.
+// Loads tiles for the sm90 backward pass, and defines the warp that issues the loads in the persistent form.
 #pragma once
 
 #include "../isa/bulk_copy.cuh"
@@ -7,26 +7,27 @@
 
 namespace attend {
 
-// Statistics that are loaded with a tile of rows: `count` floats. count must be a compile-time constant after inlining.
-// A count of 0 means that there are none.
+// Row statistics (lse_log2 or delta) that are loaded together with a tile of query rows. `count` is the number of
+// floats. It must be a compile-time constant after inlining, and it is 0 if no statistics are loaded.
 struct BackwardStatistics {
   float* to = nullptr;
   const float* from = nullptr;
   int count = 0;
 };
 
-// Loads tiles of rows into free buffers. All lanes of one warp call it; the first lane issues the copies.
+// Loads tiles of rows into free buffers. All lanes of one warp must call it, and the first lane issues the copies.
 //
-// The copy engine writes zeros for rows outside the tensor. After the end of a packed sequence the next one follows, or
-// other data. A NaN there would survive products with zeros. So this class clears the rows after the end of the
+// TMA writes zeros for rows outside the tensor. But after the end of a packed sequence, memory holds the next sequence
+// or other data. A NaN there would survive a product with zero. So this class clears the rows after the end of the
 // sequence.
 template <class Config>
 class BackwardTileLoads {
  public:
-  // tail_full: a barrier that only this warp uses, for tiles whose end is cleared before they are announced.
+  // `tail_full` is a barrier that only this warp uses. It covers tiles whose last rows must be cleared before the
+  // tile's full barrier may complete.
   __device__ __forceinline__ explicit BackwardTileLoads(Mbarrier& tail_full) : tail_full_(tail_full) {}
 
-  // Loads kRows rows from at.row on, of which `rows_left` belong to the sequence, and the statistics with them.
+  // Loads kRows rows from at.row on, together with their statistics. The first `rows_left` rows belong to the sequence.
   template <int kDepth, int kRows>
   __device__ __forceinline__ void load(Bits16* to, const TensorMapArg& map, Mbarrier& full, const PanelPlace& at,
                                        int rows_left, const BackwardStatistics& statistics = {}) {
@@ -44,12 +45,13 @@ class BackwardTileLoads {
   }
 
  private:
-  // Clears the rows from `rows` on, then announces the buffer.
+  // Clears the rows from `rows` on, then arrives at the full barrier of the buffer.
   template <int kDepth, int kRows>
   __device__ __forceinline__ void clear_tail(Bits16* tile, int rows, Mbarrier& full) {
-    tail_full_.wait(tail_parity_);  // the copy is done: nothing overwrites the zeros
+    tail_full_.wait(tail_parity_);  // wait until the copy is complete, so that it does not overwrite the zeros
     tail_parity_ ^= 1;
-    constexpr int kPieces = kSwizzleBytes / 16;  // of a row of a panel; the swizzle stays within the row
+    constexpr int kPieces = kSwizzleBytes / 16;  // 16-byte pieces in one row of a panel; the swizzle stays within the
+                                                 // row
 #pragma unroll
     for (int column = 0; column < kDepth; column += kPanelColumns) {
       auto* panel = reinterpret_cast<uint4*>(tile + column * kRows);
@@ -69,7 +71,7 @@ class BackwardTileLoads {
   uint32 tail_parity_ = 0;
 };
 
-// Loads the four tensors of a key block: k, v, q and dout.
+// Loads the four tensors that a key block needs: k, v, q and dout.
 template <class Config, class Storage = Sm90BackwardStorage<Config>>
 class BackwardLoads {
  public:
@@ -85,9 +87,9 @@ class BackwardLoads {
   __device__ __forceinline__ void load_v(const Sm90BackwardItem& item) {
     load_keys<Shape::kDepthV>(smem_.v, args_.v_map, smem_.v_full, item);
   }
-  // With a block mask: starts to read the entry of the next query tile, at index `place` of the mask's lists. The
-  // caller does this right after issuing the loads of the previous tile. So the entry arrives before the buffers are
-  // free.
+  // Starts to read the next query tile's entry in the lists of a block mask. `place` is the index in these lists. The
+  // caller does this right after issuing the loads of the previous tile, so the entry arrives before the buffers are
+  // free. Does nothing without a block mask.
   __device__ __forceinline__ void look_up(const Sm90BackwardItem& item, int head, int place) {
     if constexpr (has_block_mask<Config>()) {
       const int group = static_cast<int>(args_.base.num_heads_q / args_.base.num_heads_k);
@@ -121,8 +123,8 @@ class BackwardLoads {
         to, map, full, PanelPlace::of(item.span().query_place(row), head), item.seqlen_q - row,
         {to_stats, stats + backward_stats_row(args_, item, head, number), Config::kBlockM});
   }
-  // With a block mask: writes the tile's entry before q is announced. The lane that announces q writes it, so it needs
-  // to wait for no other lane.
+  // Writes the tile's entry of the block mask's lists to shared memory before q_full completes. The lane that arrives
+  // at q_full writes the entry, so it does not wait for other lanes.
   __device__ __forceinline__ void write_seen(uint32 stage) {
     if constexpr (has_block_mask<Config>()) {
 #pragma unroll
@@ -136,11 +138,12 @@ class BackwardLoads {
   Storage& smem_;
   const Sm90BackwardArgs& args_;
   BackwardTileLoads<Config> loads_;
-  int entry_ = 0;  // with a block mask: one word of the next tile's entry in each lane
+  int entry_ = 0;  // with a block mask: each lane holds one word of the next tile's entry
 };
 
-// Loader of the persistent form: one warp that iterates over the list and waits for free buffers. v, q and dout of the
-// next item are loaded while the last tiles of this item are computed. k follows after the last dq product has read it.
+// The loading warp of the persistent form. It iterates over the list of work items and waits for free buffers. While
+// the last tiles of an item are computed, it loads v, q and dout of the next item. It loads k of the next item after
+// the last dq product has read the previous k.
 template <class Config>
 class BackwardLoader {
  public:
@@ -152,10 +155,11 @@ class BackwardLoader {
 #pragma unroll 1
     for (uint32 number = 0;; ++number) {
       const bool announces = threadIdx.x % 32 == 0;
-      if (announces) smem_.item_full[number % kBackwardItemRing].arrive();  // the item of prepare() may be read
+      // Other warps may read the item that prepare() wrote.
+      if (announces) smem_.item_full[number % kBackwardItemRing].arrive();
       const Sm90BackwardItem& item = smem_.items[number % kBackwardItemRing];
       if (item.is_end()) break;
-      if (item.begin == item.end) {  // nothing is loaded, but the phases advance
+      if (item.begin == item.end) {  // nothing is loaded, but the barriers' phases must advance once per item
         smem_.k_empty.wait(number & 1 ^ 1);
         smem_.v_empty.wait(number & 1 ^ 1);
         if (announces) smem_.k_full.arrive();
@@ -168,18 +172,18 @@ class BackwardLoader {
   }
 
  private:
-  // Whether the next item is made while the first buffers of the current item are busy. This is 1 to 2 % faster with
-  // full masks. If blocks fetch the next item from a shared list, fetching it that early is 2 to 3 % slower (causal
+  // Whether the next item is prepared while the first buffers of the current item are busy. With full masks this is 1
+  // to 2 % faster. If blocks take items from a shared list, an early request is 2 to 3 % slower (measured with causal
   // masks).
   static constexpr bool kPreparesEarly = Sm90BackwardList<Config>::kIsFixed;
 
-  // Writes the next item of the list to its slot in the ring. run() announces it.
+  // Writes the next work item to its slot in the ring. run() then arrives at the slot's full barrier.
   __device__ __forceinline__ void prepare(uint32 number) {
     const uint32 slot = number % kBackwardItemRing;
-    // Wait until all readers have released the previous item of this slot. Then the slot may be overwritten.
+    // Wait until all readers have released the previous item of this slot. Afterwards the slot may be overwritten.
     smem_.item_empty[slot].wait(number / kBackwardItemRing & 1 ^ 1);
     if (threadIdx.x % 32 == 0 && !list_.next(smem_.items[slot])) smem_.items[slot].key = -1;
-    __syncwarp();  // the other lanes read the item
+    __syncwarp();  // the item is written, so the other lanes may read it
   }
 
   __device__ __forceinline__ void load_item(const Sm90BackwardItem& item, uint32 number) {
@@ -192,13 +196,14 @@ class BackwardLoader {
       const bool is_first = step == item.begin;
       const bool is_second = step == item.begin + 1;
       const bool is_only = item.end - item.begin == 1;
-      // Load in the order in which buffers become free: v after the previous item's last dp, k after its last dq.
+      // The loads follow the order in which buffers become free. v is free after the previous item's last dp, and k
+      // after its last dq.
       if (is_first && number == 0) load_k(item, number);
-      smem_.q_empty[stage].wait(parity);  // dk of the previous tile has read the buffer
+      smem_.q_empty[stage].wait(parity);  // wait until dk of the previous tile has read the buffer
       loads_.load_q(item, at.head, at.tile, stage);
       if (is_first && number == 0) load_v(item, number);
       if (is_second && number > 0) load_k(item, number);
-      smem_.dout_empty[stage].wait(parity);  // dv of the previous tile has read the buffer
+      smem_.dout_empty[stage].wait(parity);  // wait until dv of the previous tile has read the buffer
       loads_.load_dout(item, at.head, at.tile, stage);
       if (is_first && number > 0) load_v(item, number);
       if (is_only && number > 0) load_k(item, number);
@@ -210,19 +215,20 @@ class BackwardLoader {
     }
   }
   __device__ __forceinline__ void load_k(const Sm90BackwardItem& item, uint32 number) {
-    smem_.k_empty.wait(number & 1 ^ 1);  // dq of the previous item has read k
+    smem_.k_empty.wait(number & 1 ^ 1);  // wait until dq of the previous item has read k
     loads_.load_k(item);
   }
   __device__ __forceinline__ void load_v(const Sm90BackwardItem& item, uint32 number) {
-    smem_.v_empty.wait(number & 1 ^ 1);  // dp of the previous item has read v
+    smem_.v_empty.wait(number & 1 ^ 1);  // wait until dp of the previous item has read v
     loads_.load_v(item);
   }
 
   Sm90BackwardStorage<Config>& smem_;
   const Sm90BackwardArgs& args_;
   BackwardLoads<Config> loads_;
-  Sm90BackwardList<Config> list_;  // used only in the first lane
-  uint32 tiles_ = 0;               // tiles loaded so far; determines buffers and phases
+  Sm90BackwardList<Config> list_;  // only the first lane accesses it
+  uint32 tiles_ = 0;               // number of tiles loaded so far; it determines the buffer and the parity of the next
+                                   // tile
 };
 
 }  // namespace attend

@@ -1,9 +1,10 @@
-// kOwnsHeads in the sm90 backward pass: computes dq of heads whose key blocks all belong to one thread block.
+// Computes dq in the sm90 backward pass if all key blocks of a head belong to one thread block (kOwnsHeads).
 //
-// Such a thread block has room for the sums of one head and reuses it for the next head. If heads are short, the sums
-// of all thread blocks together stay in the L2 cache. The first key block that a query tile sees stores its part of dq,
-// and later key blocks add theirs. The last key block starts its accumulators from the sums and rounds the result. So
-// no kernel has to clear the sums before or round them afterwards, and the order of additions is always the same.
+// The thread block has float sums for one head in memory, and reuses them for its next head. If sequences are short,
+// the sums of all thread blocks together stay in the L2 cache. The first key block that a query tile sees stores its
+// contribution to dq. Later key blocks add theirs. The last key block starts its accumulators from the sums and rounds
+// the result. So no kernel has to clear the sums before or to round them afterwards, and the order of additions is
+// always the same.
 #pragma once
 
 #include "sm90_backward_products.cuh"
@@ -12,13 +13,14 @@
 
 namespace attend {
 
-// Orders ordinary accesses to the sums and accesses of the copy engine, in either direction.
+// Makes ordinary memory accesses to the sums visible to later bulk copies, and the results of bulk copies visible to
+// later ordinary accesses.
 __device__ __forceinline__ void fence_sums_for_async() {
   asm volatile("fence.proxy.async.global;" ::: "memory");
 }
 
-// Starts the accumulator of one pass from the warp's sums, or from 0 if `sums` is null. The loads bypass the L1 cache,
-// which may hold sums of another head.
+// Initialises the accumulator of one pass from the warp's sums, or with 0 if `sums` is null. The loads bypass the L1
+// cache, because it may hold sums of another head.
 __device__ __forceinline__ void load_own_sums(float (&acc)[32], const float* sums) {
   if (sums == nullptr) return fill_zero(acc);
   const auto* const from = reinterpret_cast<const float4*>(sums) + threadIdx.x % 32;
@@ -32,14 +34,14 @@ __device__ __forceinline__ void load_own_sums(float (&acc)[32], const float* sum
   }
 }
 
-// The 16 rows of a tile that belong to one warp of the query warpgroup.
+// The 16 rows of a query tile that one warp of the dq warpgroup computes.
 template <class Config>
 struct BackwardOwnRows {
   const Sm90BackwardArgs& args;
   const Sm90BackwardItem& item;
-  int row;  // first row, in the sequence
+  int row;  // first row, as an index in the sequence
 
-  // Rounds and stores the columns of one pass.
+  // Rounds and stores the columns that one pass computes.
   template <int kPass>
   __device__ __forceinline__ void store(const float (&acc)[32]) const {
     constexpr int kFirst = kPass * kBackwardPassColumns;

@@ -1,4 +1,5 @@
-// p of a 64 x 64 tile of the sm90 backward pass, for transformed scores and for scores that a block mask hides.
+// Computes p of a 64 x 64 tile of the sm90 backward pass for scores with a transform. Also hides scores by a block
+// mask.
 #pragma once
 
 #include "../attention/score_transform.cuh"
@@ -7,13 +8,13 @@
 
 namespace attend {
 
-// Turns scores into r of the transform.
+// Replaces each score by the transform's reciprocal r.
 __device__ __forceinline__ void make_reciprocals(float (&s)[32], const ReciprocalTransform& transform) {
 #pragma unroll
   for (float& x : s) x = transform.r(x);
 }
 
-// Computes p from r, and p times a quarter of the derivative. Both are packed.
+// Computes p from the reciprocals r, and p times a quarter of the transform's derivative. Both results are packed.
 template <class Element>
 __device__ __forceinline__ void probabilities_of_reciprocals(uint32 (&p)[16], uint32 (&sloped_p)[16],
                                                              const float (&reciprocals)[32], const float (&lse)[16],
@@ -32,7 +33,7 @@ __device__ __forceinline__ void probabilities_of_reciprocals(uint32 (&p)[16], ui
   }
 }
 
-// Sets scores whose bit is 0 to `hidden`.
+// Sets the scores whose bit in `seen` is 0 to `hidden`.
 __device__ __forceinline__ void hide_unseen(float (&s)[32], uint32 seen, float hidden) {
 #pragma unroll
   for (int i = 0; i < 32; ++i) {

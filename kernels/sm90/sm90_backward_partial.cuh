@@ -1,4 +1,4 @@
-// Float sums of dk and dv that one thread block leaves for another, if a key block is cut in two.
+// Float sums of dk and dv that one thread block writes for another, if a key block is split between two thread blocks.
 #pragma once
 
 #include "../isa/thread_barrier.cuh"
@@ -6,12 +6,12 @@
 
 namespace attend {
 
-// Used by the computing warpgroups. Each has 64 keys, and the layout of its sums is that of its accumulators. slot:
-// number of the block that leaves the sums.
+// The computing warpgroups use this class. Each warpgroup has 64 keys, and its sums in memory have the same layout as
+// its accumulators. `slot` is the number of the thread block that writes the sums.
 template <class Config>
 struct BackwardPartialSums {
   using Shape = BackwardShape<Config>;
-  static constexpr int kVectors = (Shape::kDepth + Shape::kDepthV) / 8;  // per thread
+  static constexpr int kVectors = (Shape::kDepth + Shape::kDepthV) / 8;  // float4 vectors of each thread
   const Sm90BackwardArgs& args;
   int warpgroup;
 
@@ -26,16 +26,16 @@ struct BackwardPartialSums {
     for (int i = 0; i < Shape::kDepthV / 2; i += 4, to += kWarpgroup) {
       __stcg(to, make_float4(dv[i], dv[i + 1], dv[i + 2], dv[i + 3]));
     }
-    __threadfence();                                 // this thread's sums are visible to the device
-    thread_barrier_sync(2 + warpgroup, kWarpgroup);  // the sums of the complete warpgroup are visible
+    __threadfence();                                 // makes this thread's sums visible to the device
+    thread_barrier_sync(2 + warpgroup, kWarpgroup);  // the sums of all threads of the warpgroup are visible
     if (threadIdx.x % kWarpgroup != 0) return;
     asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(ready(slot)), "r"(1) : "memory");
   }
 
   __device__ __forceinline__ void add(int slot, float (&dk)[Shape::kDepth / 2], float (&dv)[Shape::kDepthV / 2]) const {
     uint32 is_ready;
-    // Wait until the sums are visible. The other block computes these later steps first in its run, before it waits for
-    // any sums. So it cannot depend on this block.
+    // Wait until the sums are visible. The other thread block computes these sums first in its run, before it waits for
+    // any sums. So it never depends on this thread block.
     do {
       asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(is_ready) : "l"(ready(slot)) : "memory");
     } while (is_ready == 0);
@@ -43,7 +43,7 @@ struct BackwardPartialSums {
 #pragma unroll
     for (int i = 0; i < Shape::kDepth / 2; i += 4, from += kWarpgroup) {
       add4(dk + i, __ldcg(from));
-      if (i % 32 == 28) __syncwarp();  // at most 8 loads at a time, because each needs registers
+      if (i % 32 == 28) __syncwarp();  // limits the loads in flight to 8, because each needs registers
     }
 #pragma unroll
     for (int i = 0; i < Shape::kDepthV / 2; i += 4, from += kWarpgroup) {

@@ -1,9 +1,10 @@
-// sm90, before the main backward kernel: computes statistics of query rows, clears sums and resets counters.
+// Runs before the main backward kernel on sm90. Computes statistics of query rows, clears the dq sums and resets
+// counters.
 //
-//   delta = rowsum(dout * o) - dlse, times 1 - probability with dropout
-//   lse_log2 = log2(e) lse - p_bits, minus lse_offset with a transform. With a bias, or a custom score that may be as
-//              low as a bias, it is lse
-// kSoleKey: rows with only one visible key get the delta of an o that was not rounded
+//   delta    = rowsum(dout * o) - dlse, multiplied by (1 - dropout probability).
+//   lse_log2 = log2(e) lse - p_bits. With a transform, lse_offset is subtracted, too. With a bias, or with a custom
+//              score that may be as low as a bias, lse_log2 is lse instead.
+// If kSoleKey is set, rows with only one visible key get the delta that follows from an unrounded o.
 //
 // Shapes   as in sm90_backward.cuh. Rows are padded to complete tiles. Rows that see no key or do not exist get
 //          lse_log2 = +inf and delta = 0, so their p and all their gradients are 0.
@@ -21,15 +22,15 @@
 
 namespace attend {
 
-// One tile of rows of one query head: the work of a block of the prepare and finish kernels. Heads are adjacent in the
-// grid, because the heads of a token are usually adjacent in memory.
+// One tile of query rows of one query head. Each block of the prepare and finish kernels processes one such tile. Heads
+// are adjacent in the grid, because the heads of a token are usually adjacent in memory.
 struct BackwardRowTile {
   uint32 sequence;
   uint32 head;
   SequenceSpan span;
-  int64 row;        // first row, in the sequence
-  int64 rows_left;  // rows from there on; <= 0: none
-  int64 stats_row;  // padded row, counted through all heads
+  int64 row;        // first row of the tile, as an index in the sequence
+  int64 rows_left;  // rows of the sequence from `row` on; not positive if the tile has no rows
+  int64 stats_row;  // first row of the tile in the padded statistics, counted through all heads
 
   template <class Config>
   [[nodiscard]] static __device__ __forceinline__ BackwardRowTile mine(const Sm90BackwardArgs& args) {
@@ -46,7 +47,7 @@ struct BackwardRowTile {
     return tile;
   }
 
-  // Returns the position of the statistics of a row of the tile.
+  // Returns the position of a row's statistics. `row` is an index in the tile.
   [[nodiscard]] __device__ __forceinline__ int64 place(int row) const {
     return stats_row + row / 16 * 16 + sm90_backward_stats_place(row);
   }
@@ -65,7 +66,7 @@ template <class Element>
   return sum;
 }
 
-// Resets the counters of the launch. One block calls this.
+// Resets the counters that the main kernel uses. Only one block calls this.
 template <class Config>
 __device__ __forceinline__ void reset_counters(const Sm90BackwardArgs& args) {
   constexpr int kWarpgroups = Config::kBlockN / 64;
@@ -77,7 +78,8 @@ __device__ __forceinline__ void reset_counters(const Sm90BackwardArgs& args) {
   }
 }
 
-// kSoleKey: replaces delta of rows with only one visible key. kLanes threads share a row; the first accesses its delta.
+// Replaces delta of rows with only one visible key, if kSoleKey is set. kLanes threads share a row, and the first of
+// them reads and writes its delta.
 template <class Config, int kLanes>
 __device__ __forceinline__ void unround_deltas(float (&delta)[kBackwardRows], const Sm90BackwardArgs& args,
                                                const BackwardRowTile& tile) {
@@ -90,7 +92,7 @@ __device__ __forceinline__ void unround_deltas(float (&delta)[kBackwardRows], co
   }
 }
 
-// Stores lse_log2_sum() of the tile's rows, one warp per row. All threads of the block call this.
+// Stores lse_log2_sum() for each row of the tile, with one warp per row. All threads of the block must call this.
 template <class Config>
 __device__ __forceinline__ void sum_rows(const float (&lse)[kBackwardRows], const Sm90BackwardArgs& args,
                                          const BackwardRowTile& tile) {
@@ -103,7 +105,7 @@ __device__ __forceinline__ void sum_rows(const float (&lse)[kBackwardRows], cons
   }
 }
 
-// Clears sums and turn counters of the tile's rows, which the main kernel uses.
+// Clears the dq sums and the turn counters of the tile's rows before the main kernel uses them.
 template <class Config>
 __device__ __forceinline__ void reset_dq(const Sm90BackwardArgs& args, const BackwardRowTile& tile) {
   constexpr Sm90BackwardTile kTile = kBackwardTile<Config>;
@@ -118,16 +120,17 @@ __device__ __forceinline__ void reset_dq(const Sm90BackwardArgs& args, const Bac
   }
 }
 
-// Returns the lowest lse that still gives unseen entries a p of 0. A row that sees no key may have an lse as low as
-// -FLT_MAX, if that is the logit of its head (Score<Config>::kAddsToSum). At this limit lse_log2 is finite. With a
-// transform it is also well above the value of an unseen entry (wide_unseen()). No row that sees a key has a lower lse.
+// Returns the lowest lse for which hidden entries still get p = 0. A row that sees no key may have an lse as low as
+// -FLT_MAX, if that is the logit of its head (Score<Config>::kAddsToSum). At the returned limit lse_log2 is finite.
+// With a transform it is also well above the value of a hidden entry (wide_unseen()). A row that sees a key never has a
+// lower lse.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ float lowest_lse(const OptionArgs& options) {
   if constexpr (Score<Config>::kTransforms) return -1e17f * ScoreTransform::cap_of(options);
   return -1e38f;
 }
 
-// Stores the statistics of row `thread` of the tile. delta: rowsum(dout * o) of the tile's rows.
+// Stores the statistics of row `thread` of the tile. `delta` holds rowsum(dout * o) of the tile's rows.
 template <class Config>
 __device__ __forceinline__ void store_statistics(const Sm90BackwardArgs& args, const BackwardRowTile& tile, float lse,
                                                  const float (&delta)[kBackwardRows]) {
@@ -138,7 +141,7 @@ __device__ __forceinline__ void store_statistics(const Sm90BackwardArgs& args, c
   if (thread < tile.rows_left) {
     if (lse != -kInfinity) {
       const float lowest = lowest_lse<Config>(args.options);
-      const float finite = lse < lowest ? lowest : lse;  // keeps NaN
+      const float finite = lse < lowest ? lowest : lse;  // this form of the maximum keeps NaN
       row_lse = kSumsRows<Config> ? lse : fmaf(finite, kLog2E, static_cast<float>(-kPBits));
       if constexpr (Score<Config>::kTransforms) row_lse -= args.transform.lse_offset;
       row_delta = delta[thread];
@@ -152,12 +155,13 @@ __device__ __forceinline__ void store_statistics(const Sm90BackwardArgs& args, c
   args.delta[tile.place(thread)] = row_delta;
 }
 
-// Prepares a tile of rows. Grid: sm90_backward_row_blocks(), with kBackwardPrepareThreads threads.
+// Prepares one tile of query rows. Grid: sm90_backward_row_blocks(), with kBackwardPrepareThreads threads per block.
 template <class Config>
 __device__ void sm90_backward_prepare(const Sm90BackwardArgs& args) {
   using Element = ElementOf<Config>;
   constexpr Sm90BackwardTile kTile = kBackwardTile<Config>;
-  constexpr int kLanes = (kTile.depth_v > 128 ? 256 : kTile.depth_v) / kPieceElements;  // per row; a power of two
+  // Threads that share a row; a power of two.
+  constexpr int kLanes = (kTile.depth_v > 128 ? 256 : kTile.depth_v) / kPieceElements;
   static_assert(kFitsTiles<Config>);
   constexpr int kRowStep = kBackwardPrepareThreads / kLanes;
   constexpr int kRowsOfLane = kBackwardRows / kRowStep;
@@ -170,7 +174,7 @@ __device__ void sm90_backward_prepare(const Sm90BackwardArgs& args) {
   const auto* dout =
       static_cast<const Bits16*>(base.dout) + tile.span.query_offset(base.dout_stride, tile.head, tile.row);
   const auto* o = static_cast<const Bits16*>(base.o) + tile.span.query_offset(base.o_stride, tile.head, tile.row);
-  float lse = thread < kBackwardRows ? kInfinity : 0.0f;  // of row `thread`
+  float lse = thread < kBackwardRows ? kInfinity : 0.0f;  // lse of row `thread` of the tile
   if (thread < kBackwardRows && thread < tile.rows_left) {
     lse = base.lse[tile.span.query_offset(base.lse_stride, tile.head, tile.row + thread)];
   }
@@ -193,16 +197,17 @@ __device__ void sm90_backward_prepare(const Sm90BackwardArgs& args) {
   if constexpr (kSumsRows<Config>) {
     __shared__ float row_lse[kBackwardRows];
     if (thread < kBackwardRows) row_lse[thread] = lse;
-    // After this barrier delta and row_lse are complete.
+    // After the next barrier all values of delta and row_lse are visible.
     const bool may_be_coarse = Score<Config>::kMayBeLowest ? is_coarse(lse) : fabsf(lse) >= kCoarseLse;
     if (__syncthreads_or(may_be_coarse) != 0) {
       sum_rows<Config>(row_lse, args, tile);
       if (Score<Config>::kMayBeLowest && thread == 0) *args.has_coarse_rows = 1;
-    } else if constexpr (Score<Config>::kMayBeLowest) {  // one coarse row anywhere causes all sums to be read
+    } else if constexpr (Score<Config>::kMayBeLowest) {
+      // A coarse row in any tile makes the main kernel read the sums of all tiles.
       if (thread < kBackwardRows) args.log2_sums[tile.place(thread)] = 0.0f;
     }
   } else {
-    __syncthreads();  // delta is complete
+    __syncthreads();  // all values of delta are visible
   }
   if (thread < kBackwardRows) store_statistics<Config>(args, tile, lse, delta);
 }

@@ -1,11 +1,11 @@
-// dq of the sm90 backward pass: the warpgroup that computes it, and the path of its sums to memory.
+// The warpgroup that computes dq in the sm90 backward pass, and the code that adds its results to sums in memory.
 //
-//   dq += ds k, 64 query rows and 64 columns per pass, over all keys of the block
+//   dq += ds k, for all keys of the key block; each pass computes 64 query rows and 64 columns of dq
 //
-// The copy engine adds each pass to float sums in global memory. It reads the pass from a staging buffer, whose layout
-// is that of the accumulator. Only the code that rounds the sums depends on that layout: the finish kernel or
-// finish_tile(). The stores into the staging buffer limit the speed of the entire backward pass: they wait until the
-// products of the computing warpgroups leave shared memory bandwidth to them.
+// A bulk copy adds each pass to float sums in global memory. It reads the pass from a staging buffer in shared memory,
+// which has the layout of the accumulator. Only the code that rounds the sums depends on this layout: the finish kernel
+// or finish_tile(). The stores into the staging buffer limit the speed of the entire backward pass. They wait until the
+// products of the computing warpgroups leave some of the shared memory bandwidth unused.
 #pragma once
 
 #include "../isa/bulk_copy.cuh"
@@ -18,14 +18,14 @@
 
 namespace attend {
 
-// Issues and commits acc = ds k of one pass, or acc += ds k if kAdds. The product covers the keys of the first
-// `warpgroups` computing warpgroups; this number must be a compile-time constant after inlining. wait_ds(w) must return
-// once the ds of warpgroup w has been stored.
+// Issues and commits acc = ds k of one pass, or acc += ds k if kAdds is set. The product covers the keys of the first
+// `warpgroups` computing warpgroups. This number must be a compile-time constant after inlining. wait_ds(w) must return
+// once ds of warpgroup w is stored.
 template <class Config, bool kAdds = false, class WaitDs>
 __device__ __forceinline__ void begin_ds_k(float (&acc)[32], Sm90BackwardStorage<Config>& smem, uint32 buffer, int pass,
                                            int warpgroups, WaitDs wait_ds) {
   using Shape = BackwardShape<Config>;
-  constexpr int kSteps = kWarpgroupRows / kWgmmaDepth;  // per warpgroup's keys
+  constexpr int kSteps = kWarpgroupRows / kWgmmaDepth;  // products of depth 16 for the keys of one warpgroup
   constexpr int kStepBytes = kWgmmaDepth * sizeof(Bits16);
   const MatrixDescriptor a = MatrixDescriptor::along_rows(smem_address(smem.ds[buffer]));
   const MatrixDescriptor b =
@@ -45,13 +45,13 @@ __device__ __forceinline__ void begin_ds_k(float (&acc)[32], Sm90BackwardStorage
   wgmma_commit();
 }
 
-// Returns the offset of this warp's part of a pass, in floats. It is the same in a staging buffer and in the sums.
+// Returns the float offset of this warp's part of a pass. The offset is the same in a staging buffer and in the sums.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ int warp_part_of_pass(int warp) {
   return warp * (BackwardShape<Config>::kPassFloats / 4);
 }
 
-// Writes the accumulator to shared memory as (8, 32 lanes, 4) floats.
+// Writes the accumulator to shared memory as floats of shape (8, 32 lanes, 4).
 __device__ __forceinline__ void stage_accumulator(const float (&acc)[32], float* smem) {
   const uint32 to = smem_address(smem) + threadIdx.x % 32 * 16;
 #pragma unroll
@@ -62,7 +62,7 @@ __device__ __forceinline__ void stage_accumulator(const float (&acc)[32], float*
   }
 }
 
-// First and last key block that a query tile sees.
+// The first and the last key block that a query tile sees.
 struct BackwardKeyBlocks {
   int first, last;
 
@@ -71,14 +71,14 @@ struct BackwardKeyBlocks {
                                                                        const BackwardBand& band, int tile) {
     const int row = tile * kBackwardRows;
     const int last_row = min(row + kBackwardRows, item.seqlen_q) - 1;
-    const int first_key = max(0, row + item.offset() - band.left);  // the tile sees keys from first_key to last_key
+    const int first_key = max(0, row + item.offset() - band.left);  // the tile sees keys first_key to last_key
     const int last_key = min(last_row + item.offset() + band.right, item.seqlen_k - 1);
     return {first_key / Config::kBlockN, last_key / Config::kBlockN};
   }
 };
 
-// Returns how many key blocks add to the query tile before this one, or 0 if additions have no order. The tile must see
-// this key block. tile: with a block mask, an index into its lists.
+// Returns the number of key blocks that add to the query tile before this key block, or 0 if additions have no fixed
+// order. The tile must see this key block. With a block mask, `tile` is an index into its lists.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ uint32 blocks_before(const Sm90BackwardArgs& args,
                                                               const Sm90BackwardItem& item, const BackwardBand& band,
@@ -91,7 +91,7 @@ template <class Config>
   return static_cast<uint32>(order.before(item.key / Config::kBlockN, seen.first, seen.last));
 }
 
-// Waits until the counter equals `turn`. Then all earlier additions are complete. One thread calls this.
+// Waits until the counter equals `turn`. Afterwards all earlier additions are complete. Only one thread calls this.
 __device__ __forceinline__ void wait_turn(const uint32* counter, uint32 turn) {
   uint32 value;
   do {
@@ -99,31 +99,35 @@ __device__ __forceinline__ void wait_turn(const uint32* counter, uint32 turn) {
   } while (value != turn);
 }
 
-// Reads the counter without waiting. If it equals the thread's turn, the thread may add after complete_additions().
+// Reads the counter without waiting. If the value equals the thread's turn, the thread may add after
+// complete_additions().
 [[nodiscard]] __device__ __forceinline__ uint32 peek_turn(const uint32* counter) {
   uint32 value;
   asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(counter) : "memory");
   return value;
 }
 
-// Completes this thread's additions. Call it before set_turn(). The latency of the fence grows with the data just
-// added. The fence releases these additions. It also acquires the additions that precede the turn found by peek_turn().
+// Waits until this thread's additions are complete. Must be called before set_turn(). The latency of the fence grows
+// with the amount of data just added. The fence releases these additions. If peek_turn() has found this thread's turn,
+// the fence also acquires all earlier additions.
 __device__ __forceinline__ void complete_additions() {
   bulk_wait();
-  asm volatile("fence.proxy.async.global;" ::: "memory");  // orders the copy engine's writes before the counter's write
+  // Orders the writes of the bulk copy before the counter's write.
+  asm volatile("fence.proxy.async.global;" ::: "memory");
   asm volatile("fence.acq_rel.gpu;" ::: "memory");
 }
 __device__ __forceinline__ void set_turn(uint32* counter, uint32 turn) {
   asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(counter), "r"(turn) : "memory");
 }
 
-// Completes this thread's additions and lets the next thread add.
+// Completes this thread's additions, then lets the next thread add.
 __device__ __forceinline__ void end_turn(uint32* counter, uint32 turn) {
   complete_additions();
   set_turn(counter, turn + 1);
 }
 
-// Query warpgroup of the persistent form. It stages a pass and continues; a reducer thread adds the pass.
+// The dq warpgroup of the persistent form. It stages a pass in shared memory and continues. A reducer thread adds the
+// pass to the sums.
 template <class Config>
 class BackwardQueryWarpgroup {
  public:
@@ -139,10 +143,10 @@ class BackwardQueryWarpgroup {
     for (uint32 number = 0;; ++number) {
       const Sm90BackwardItem& item = wait_for_item(smem_, number);
       if (uniform(item.is_end())) break;
-      // If a tile has one pass per staging buffer, a reducer only adds to sums that it has written itself. Otherwise
-      // all passes must be complete.
+      // If a tile has as many passes as there are staging buffers, each reducer adds only to sums that it has written
+      // itself. Otherwise all passes must be complete before other reducers add to the same sums.
       if constexpr (Config::kOwnsHeads && Shape::kPasses != Config::kStagingBuffers) wait_for_passes();
-      smem_.k_full.wait(number & 1);  // k has arrived
+      smem_.k_full.wait(number & 1);  // wait until k has arrived
       const int end = uniform(item.end);
       int step = uniform(item.begin);
       if (step == end) arrive_as_warp(smem_.k_empty);
@@ -153,7 +157,7 @@ class BackwardQueryWarpgroup {
         float* const first = args_.dq_sums + (Config::kOwnsHeads ? int64{blockIdx.x} * args_.stats_rows
                                                                  : backward_stats_row(args_, item, segment.head, 0)) *
                                                  Shape::kDepth;
-        // If the rows of the first tile see no key of the second warpgroup, that warpgroup skips the tile.
+        // If the rows of the first tile see no key of the second computing warpgroup, that warpgroup skips the tile.
         int row_tile = lists.number(segment.tile);
         bool is_half = kSkipsTiles<Config> && uniform(item.is_above_band(band, segment.tile, 1));
 #pragma unroll 1
@@ -161,12 +165,12 @@ class BackwardQueryWarpgroup {
           const int number_of_tile = row_tile;
           float* const to = first + int64{row_tile} * (kBackwardRows * Shape::kDepth);
           const bool is_last = tile + 1 == segment.tile_end;
-          row_tile = lists.number(is_last ? tile : tile + 1);  // loaded while this tile is computed
+          row_tile = lists.number(is_last ? tile : tile + 1);  // loaded while the current tile is computed
           const uint32 turn = blocks_before<Config>(args_, item, band, tile);
           uint32 next_turn = 0;
           if constexpr (Config::kIsDeterministic) {
-            // The reducers peek at the counter of the next query tile. With a block mask, another tile may be next in
-            // the list.
+            // Each reducer also reads the counter of the next query tile. With a block mask it does not, because the
+            // next tile in the list may be any tile.
             const bool looks_ahead = !is_last && !has_block_mask<Config>();
             next_turn = looks_ahead ? blocks_before<Config>(args_, item, band, tile + 1) : kNoTurn;
           }
@@ -186,13 +190,13 @@ class BackwardQueryWarpgroup {
   }
 
  private:
-  // Adds the tile's ds to the captured gradients, before the products. is_half: the second warpgroup has skipped the
-  // tile.
+  // Adds the tile's ds to the gradients of captured tensors, before the dq product is issued. is_half is set if the
+  // second warpgroup has skipped the tile.
   __device__ __forceinline__ void add_captured(const Sm90BackwardItem& item, int head, int row_tile, bool is_half) {
     const uint32 buffer = number_ % Config::kDsBuffers;
 #pragma unroll
     for (int w = 0; w < Shape::kWarpgroups; ++w) {
-      smem_.ds_full[buffer][w].wait(number_ / Config::kDsBuffers & 1);  // ds of that warpgroup may be read
+      smem_.ds_full[buffer][w].wait(number_ / Config::kDsBuffers & 1);  // wait until that warpgroup has stored ds
     }
     const int keys = is_half ? Config::kBlockN / Shape::kWarpgroups : Config::kBlockN;
     BackwardCaptureSums<Config>::add(args_, item, head, row_tile, smem_.ds[buffer][0], keys);
@@ -201,12 +205,14 @@ class BackwardQueryWarpgroup {
   __device__ __forceinline__ void compute_tile(const BackwardTarget& to, bool is_half, bool is_last) {
     const uint32 buffer = number_ % Config::kDsBuffers;
     const auto wait_ds = [&](int warpgroup) {
-      smem_.ds_full[buffer][warpgroup].wait(number_ / Config::kDsBuffers & 1);  // ds of that warpgroup may be read
+      // Wait until that warpgroup has stored ds.
+      smem_.ds_full[buffer][warpgroup].wait(number_ / Config::kDsBuffers & 1);
     };
 #pragma unroll
     for (int pass = 0; pass < Shape::kPasses; ++pass) {
       float acc[32];
-      // Each branch has its own products and its own wait, because a branch among products makes ptxas serialise them.
+      // Each branch has separate products and a separate wait, because ptxas serialises products if there is a branch
+      // among them.
       if (is_half) {
         begin_ds_k(acc, smem_, buffer, pass, 1, wait_ds);
         wgmma_wait<0>(acc);
@@ -226,7 +232,8 @@ class BackwardQueryWarpgroup {
     ++number_;
   }
 
-  // kOwnsHeads: the first key block that the tile sees starts its sums, and the last one rounds them.
+  // Computes dq of a tile if kOwnsHeads is set. The first key block that the tile sees starts the sums, and the last
+  // one rounds them.
   __device__ __forceinline__ void compute_own_tile(const Sm90BackwardItem& item, const BackwardBand& band, int tile,
                                                    float* sums, bool is_half, bool is_last) {
     const auto seen = BackwardKeyBlocks::of<Config>(item, band, tile);
@@ -238,14 +245,16 @@ class BackwardQueryWarpgroup {
     }
   }
 
-  // Computes dq of a tile to which no later key block adds. sums: of the earlier key blocks; null if there are none.
+  // Computes and rounds dq of a tile to which no later key block adds. `sums` holds the sum over earlier key blocks, or
+  // is null if there are none.
   __device__ __forceinline__ void finish_tile(const Sm90BackwardItem& item, int tile, const float* sums, bool is_half,
                                               bool is_last) {
     const uint32 buffer = number_ % Config::kDsBuffers;
     const auto wait_ds = [&](int warpgroup) {
-      smem_.ds_full[buffer][warpgroup].wait(number_ / Config::kDsBuffers & 1);  // ds of that warpgroup may be read
+      // Wait until that warpgroup has stored ds.
+      smem_.ds_full[buffer][warpgroup].wait(number_ / Config::kDsBuffers & 1);
     };
-    wait_for_passes();  // the passes of earlier key blocks are in memory
+    wait_for_passes();  // wait until the passes of earlier key blocks are in memory
     const BackwardOwnRows<Config> rows = {args_, item, tile * kBackwardRows + warp_ * 16};
 #pragma unroll
     for (int pass = 0; pass < Shape::kPasses; ++pass) {
@@ -270,7 +279,7 @@ class BackwardQueryWarpgroup {
     ++number_;
   }
 
-  // Waits until the copy engine has read all staged passes. Passes before the last complete_passes() are then in
+  // Waits until the bulk copies have read all staged passes. Passes that precede the last complete_passes() are then in
   // memory.
   __device__ __forceinline__ void wait_for_passes() {
     for (uint32 i = 0; i < Config::kStagingBuffers; ++i) {
@@ -278,7 +287,8 @@ class BackwardQueryWarpgroup {
       smem_.dq_empty[next % Config::kStagingBuffers].wait(next / Config::kStagingBuffers & 1 ^ 1);
     }
   }
-  // Completes the passes of a key block: the next key block reads these sums, and another head may overwrite them.
+  // Makes the reducers complete all passes of a key block. Afterwards the next key block may read these sums, and
+  // another head may overwrite them.
   __device__ __forceinline__ void complete_passes() {
     fence_sums_for_async();
     for (int i = 0; i < Config::kStagingBuffers; ++i) {
@@ -290,15 +300,16 @@ class BackwardQueryWarpgroup {
   [[nodiscard]] __device__ __forceinline__ uint32 staging() const {
     return pass_number_ % Config::kStagingBuffers;
   }
-  // Waits until the copy engine has read the previous pass from this buffer. Then the buffer may be overwritten.
+  // Waits until the bulk copy has read the previous pass from this staging buffer. Afterwards the buffer may be
+  // overwritten.
   __device__ __forceinline__ void wait_for_staging() {
     smem_.dq_empty[staging()].wait(pass_number_ / Config::kStagingBuffers & 1 ^ 1);
   }
 
-  // Passes the staged pass to its reducer, which also fences it for the copy engine. The reducer could compute the
-  // target instead. But without the store of the target, the query warpgroup would issue its next products at once,
-  // together with those of other warpgroups, and the kernel would be 5 % slower. With the store before the sums it is 1
-  // to 2 % slower.
+  // Hands the staged pass to its reducer, which also issues the fence before the bulk copy. The reducer could compute
+  // the target itself. But without the store of the target, this warpgroup would issue its next products at once,
+  // together with those of other warpgroups, which makes the kernel 5 % slower. If the store precedes the staging of
+  // the sums, the kernel is 1 to 2 % slower.
   __device__ __forceinline__ void hand_over(const BackwardTarget& target) {
     if (threadIdx.x == 0) smem_.dq_target[staging()] = target;
     __syncwarp();
@@ -316,22 +327,27 @@ class BackwardQueryWarpgroup {
   Sm90BackwardStorage<Config>& smem_;
   const Sm90BackwardArgs& args_;
   int warp_ = uniform(static_cast<int>(threadIdx.x) / 32);
-  uint32 number_ = 0;       // tile number through all items; determines its buffer of ds and the phase
-  uint32 pass_number_ = 0;  // pass number through all tiles; determines its staging buffer and the phase
+  uint32 number_ = 0;       // number of the current query tile, counted through all items; it determines the buffer of
+                            // ds and the parity
+  uint32 pass_number_ = 0;  // number of the current pass, counted through all tiles; it determines the staging buffer
+                            // and the parity
 };
 
-// Returns the counter of a pass. A tile has kBackwardTurns counters; counters without a pass stay 0.
+// Returns the counter that orders the additions of a pass. Each tile has kBackwardTurns counters, and a counter without
+// a pass stays 0.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ uint32* turn_counter(const Sm90BackwardArgs& args,
                                                               const BackwardTarget& target) {
   using Shape = BackwardShape<Config>;
   static_assert(Shape::kPasses <= kBackwardTurns);
-  const int64 pass = (target.sums - args.dq_sums) / Shape::kPassFloats;  // counted through all tiles
+  const int64 pass = (target.sums - args.dq_sums) / Shape::kPassFloats;  // number of the pass, counted through all
+                                                                         // tiles
   return args.dq_turns + pass / Shape::kPasses * kBackwardTurns + pass % Shape::kPasses;
 }
 
-// Adds the passes of one staging buffer to the sums. One thread per buffer runs this. Ending a turn and waiting for the
-// next one each take at least one round trip to the L2 cache. Both overlap with the computation of the next tile.
+// Adds the passes of one staging buffer to the sums in memory. One thread per staging buffer runs this function. It
+// takes at least one round trip to the L2 cache to end a turn, and another to wait for the next turn. Both overlap with
+// the computation of the next tile.
 template <class Config>
 __device__ __forceinline__ void reduce_dq(Sm90BackwardStorage<Config>& smem, const Sm90BackwardArgs& args, int buffer) {
   using Shape = BackwardShape<Config>;
@@ -343,7 +359,7 @@ __device__ __forceinline__ void reduce_dq(Sm90BackwardStorage<Config>& smem, con
     smem.dq_full[buffer].wait(parity);
     const BackwardTarget target = smem.dq_target[buffer];
     if (target.sums == nullptr) break;
-    fence_smem_for_async();  // on behalf of the warps that stored the pass; they have arrived
+    fence_smem_for_async();  // on behalf of the warps that stored the pass, which have arrived at dq_full
     uint32* const counter = turn_counter<Config>(args, target);
     if (!has_turn) wait_turn(counter, target.turn);
     if (!Config::kOwnsHeads || target.turn == kAddsPass) {
@@ -352,13 +368,13 @@ __device__ __forceinline__ void reduce_dq(Sm90BackwardStorage<Config>& smem, con
       bulk_store(target.sums, smem.dq[buffer], Shape::kPassBytes);
     } else {
       bulk_wait();
-      fence_sums_for_async();  // the query warpgroup reads the sums with ordinary loads
+      fence_sums_for_async();  // the dq warpgroup reads the sums with ordinary loads
     }
     bulk_commit();
     bulk_wait_read();
     smem.dq_empty[buffer].arrive();
     if constexpr (Config::kIsDeterministic) {
-      uint32* const next = counter + kBackwardTurns;  // counter of the same pass of the next tile
+      uint32* const next = counter + kBackwardTurns;  // counter for the same pass of the next tile
       has_turn = kLooksAhead && target.next_turn != kNoTurn;
       const uint32 seen = has_turn ? peek_turn(next) : 0;
       end_turn(counter, target.turn);

@@ -1,7 +1,8 @@
-// Shared memory of the sm90 backward pass: tiles, and the barriers between the warpgroups.
+// Shared memory of the sm90 backward pass: the tiles, and the barriers between the warpgroups.
 //
-// The comment of each barrier names the arrivals and then what is legal or true afterwards. "Announced" means one
-// arrival, by the thread that issues the copy, with the expected bytes. "4 warps" means one arrival of each warp.
+// The comment of each barrier names the arrivals and states what they signal. "The issuing thread" is the thread that
+// issues the copy. It arrives once and sets the number of bytes that the barrier expects. If a comment names warps,
+// each of these warps arrives once.
 #pragma once
 
 #include "../common/element.cuh"
@@ -13,39 +14,42 @@
 
 namespace attend {
 
-// Constants that follow from a Config.
+// Constants derived from a Config.
 template <class Config>
 struct BackwardShape {
   static constexpr Sm90BackwardTile kTile = kBackwardTile<Config>;
   static constexpr int kDepth = kTile.depth;
   static constexpr int kDepthV = kTile.depth_v;
-  static constexpr int kWarpgroups = Config::kBlockN / kWarpgroupRows;  // computing warpgroups: 64 keys each
+  static constexpr int kWarpgroups = Config::kBlockN / kWarpgroupRows;  // computing warpgroups, with 64 keys each
   static constexpr int kPasses = kDepth / kBackwardPassColumns;
   static constexpr int kPassFloats = kBackwardRows * kBackwardPassColumns;
   static constexpr uint32 kPassBytes = kPassFloats * 4;
-  static constexpr uint32 kPanelBytesM = Config::kBlockM * kSwizzleBytes;  // of q, dout and ds
-  static constexpr uint32 kPanelBytesN = Config::kBlockN * kSwizzleBytes;  // of k and v
+  static constexpr uint32 kPanelBytesM = Config::kBlockM * kSwizzleBytes;  // panel of q, dout or ds
+  static constexpr uint32 kPanelBytesN = Config::kBlockN * kSwizzleBytes;  // panel of k or v
   static_assert(Config::kBlockM == kBackwardRows && kFitsTiles<Config>);
 };
 
-// Whether a warpgroup may skip the first tile of a head. Only the persistent form does.
+// Whether a warpgroup may skip the first query tile of a head. Only the persistent form does this.
 template <class Config>
 constexpr bool kSkipsTiles =
     kBackwardTile<Config>.is_persistent&& Config::kMask != MaskKind::kFull && !has_block_mask<Config>();
 
-// Target of a staged pass of dq.
+// Describes where a staged pass of dq is added or stored.
 struct alignas(16) BackwardTarget {
-  float* sums;       // null: no more passes
-  uint32 turn;       // kIsDeterministic: number of additions to these sums that come before. kOwnsHeads: see below
-  uint32 next_turn;  // the same for the next tile's sums; kNoTurn if not known, or if no tile of this head follows
+  float* sums;       // address of the sums; null if there are no more passes
+  uint32 turn;       // if kIsDeterministic is set: number of additions to these sums that must precede this one. If
+                     // kOwnsHeads is set: one of the constants below
+  uint32 next_turn;  // `turn` of the next tile's sums; kNoTurn if it is unknown, or if no tile of this head follows
 };
 constexpr uint32 kNoTurn = 0xffffffffu;
-// Values of `turn` with kOwnsHeads.
-constexpr uint32 kAddsPass = 0, kStoresPass = 1;  // kStoresPass overwrites the sums of another head
-constexpr uint32 kCompletesPasses = 2;            // not a pass: completes all passes before it
+// Values of `turn` if kOwnsHeads is set.
+// kAddsPass adds to the sums. kStoresPass overwrites the sums of another head.
+constexpr uint32 kAddsPass = 0, kStoresPass = 1;
+constexpr uint32 kCompletesPasses = 2;  // there is no pass to add, but all earlier passes must complete
 static_assert(sizeof(BackwardTarget) == kBackwardTargetBytes && sizeof(Mbarrier) == kBackwardBarrierBytes);
 
-// With a block mask: index and visibility of the query tiles in the buffers of q. Written before q is announced.
+// With a block mask, holds the index and the visible scores of the query tiles in the buffers of q. An entry is written
+// before q_full of its buffer completes.
 template <class Config>
 struct BackwardSeenTiles {};
 template <class Config>
@@ -63,7 +67,7 @@ struct alignas(kSwizzleAtom) Sm90BackwardStorage {
   Bits16 v[Config::kBlockN * Shape::kDepthV];
   Bits16 q[Config::kStages][Config::kBlockM * Shape::kDepth];
   Bits16 dout[Config::kStages][Config::kBlockM * Shape::kDepthV];
-  // ds: rows are query rows; one panel of 64 keys per warpgroup.
+  // ds has query rows as rows, and one panel of 64 keys per computing warpgroup.
   Bits16 ds[Config::kDsBuffers][Config::kBlockN / 64][Config::kBlockM * 64];
   float dq[Config::kStagingBuffers][Shape::kPassFloats];  // (4 warps, 8, 32 lanes, 4)
   float lse_log2[Config::kStages][Config::kBlockM];
@@ -71,23 +75,30 @@ struct alignas(kSwizzleAtom) Sm90BackwardStorage {
   Sm90BackwardItem items[kRing];
   BackwardTarget dq_target[Config::kStagingBuffers];
 
-  Mbarrier item_full[kRing];             // 1: the item may be read
-  Mbarrier item_empty[kRing];            // every warp that reads the item: it may be overwritten
-  Mbarrier k_full, v_full;               // announced: k or v has arrived
-  Mbarrier tail_full;                    // announced: a tile has arrived whose end must be cleared
-  Mbarrier k_empty;                      // 4 warps of the query warpgroup: its last dq product has read k
-  Mbarrier v_empty;                      // every computing warp: its last dp product has read v
-  Mbarrier q_full[Config::kStages];      // announced: q and lse_log2 have arrived
-  Mbarrier q_empty[Config::kStages];     // every computing warp: dk of the tile is done, so q may be overwritten
-  Mbarrier dout_full[Config::kStages];   // announced: dout and delta have arrived
-  Mbarrier dout_empty[Config::kStages];  // every computing warp: dv of the tile is done, so dout may be overwritten
-  Mbarrier ds_full[Config::kDsBuffers][kWarpgroups];  // 4 warps: that warpgroup has stored its ds
-  Mbarrier ds_empty[Config::kDsBuffers];              // 4 warps: the dq products have read ds, so it may be overwritten
-  Mbarrier dq_full[Config::kStagingBuffers];          // 4 warps: a pass of dq and its target are staged
-  Mbarrier dq_empty[Config::kStagingBuffers];         // 1: the copy engine has read the pass
-  BackwardSeenTiles<Config> seen;                     // uses the rest of the last kilobyte
+  Mbarrier item_full[kRing];             // One thread arrives: the item may be read.
+  Mbarrier item_empty[kRing];            // Every warp that reads items arrives: the item may be overwritten.
+  Mbarrier k_full, v_full;               // The issuing thread arrives: k or v has arrived.
+  Mbarrier tail_full;                    // The issuing thread arrives: a tile has arrived whose last rows must be
+                                         // cleared.
+  Mbarrier k_empty;                      // Each warp of the dq warpgroup arrives: its last dq product has read k.
+  Mbarrier v_empty;                      // Each computing warp arrives: its last dp product has read v.
+  Mbarrier q_full[Config::kStages];      // The issuing thread arrives: q and lse_log2 have arrived.
+  Mbarrier q_empty[Config::kStages];     // Each computing warp arrives: dk of the tile is complete, so q may be
+                                         // overwritten.
+  Mbarrier dout_full[Config::kStages];   // The issuing thread arrives: dout and delta have arrived.
+  Mbarrier dout_empty[Config::kStages];  // Each computing warp arrives: dv of the tile is complete, so dout may be
+                                         // overwritten.
+  Mbarrier ds_full[Config::kDsBuffers][kWarpgroups];  // The 4 warps of one computing warpgroup arrive: it has stored
+                                                      // its ds.
+  Mbarrier ds_empty[Config::kDsBuffers];              // The 4 warps of the dq warpgroup arrive: their products have
+                                                      // read ds, so ds may be overwritten.
+  Mbarrier dq_full[Config::kStagingBuffers];          // The 4 warps of the dq warpgroup arrive: a pass of dq and its
+                                                      // target are staged.
+  Mbarrier dq_empty[Config::kStagingBuffers];         // The reducer thread arrives: the bulk copy has read the pass.
+  BackwardSeenTiles<Config> seen;                     // needs no extra memory, because it lies in the last, partly used
+                                                      // kilobyte
 
-  // Initialises the barriers. One thread calls this; the block must synchronise afterwards.
+  // Initialises the barriers. One thread must call this, and the block must synchronise afterwards.
   __device__ __forceinline__ void init_barriers() {
     for (int i = 0; i < kRing; ++i) {
       item_full[i].init(1);
@@ -116,7 +127,7 @@ struct alignas(kSwizzleAtom) Sm90BackwardStorage {
   }
 };
 
-// Waits until item `number` of the block's list is written, and returns it.
+// Waits until item `number` of this thread block's list is written. Returns the item.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ const Sm90BackwardItem& wait_for_item(Sm90BackwardStorage<Config>& smem,
                                                                                uint32 number) {
@@ -124,7 +135,8 @@ template <class Config>
   return smem.items[number % kBackwardItemRing];
 }
 
-// Releases the item. Each warp calls this after its last read.
+// Releases an item, so that its slot may be overwritten. Each warp calls this after it has read the item for the last
+// time.
 template <class Config>
 __device__ __forceinline__ void release_item(Sm90BackwardStorage<Config>& smem, uint32 number) {
   __syncwarp();

@@ -1,4 +1,4 @@
-// Stores gradients from accumulators to memory, and accesses pieces of rows of 16-bit elements.
+// Stores gradients from accumulators to memory. Also loads and stores 16-byte pieces of rows of 16-bit elements.
 #pragma once
 
 #include "../common/element.cuh"
@@ -8,10 +8,10 @@
 
 namespace attend {
 
-constexpr int kPieceBytes = 16;  // the widest load and store
+constexpr int kPieceBytes = 16;  // bytes of the widest load and store
 constexpr int kPieceElements = kPieceBytes / int{sizeof(Bits16)};
 
-// Returns elements [column, column + 8) of a row of kHeadDim elements, with zeros beyond the row's end.
+// Returns elements [column, column + 8) of a row of kHeadDim elements. Elements beyond the end of the row are zero.
 template <int kHeadDim>
 [[nodiscard]] __device__ __forceinline__ uint4 load_piece(const Bits16* row, int column) {
   if (column + kPieceElements <= kHeadDim) return *reinterpret_cast<const uint4*>(row + column);
@@ -37,13 +37,14 @@ __device__ __forceinline__ void store_piece(Bits16* row, int column, const uint3
   }
 }
 
-// Stores a warp's 16 rows of an accumulator, times factor, as rows of 16-bit elements. A lane stores 16 bytes of a row.
-// x: the accumulator, with at least kHeadDim columns. to: the first of the 16 rows. Rows from num_rows on do not exist.
+// Multiplies a warp's 16 rows of an accumulator by `factor`, and stores them as rows of 16-bit elements. Each lane
+// stores 16 bytes of a row. `x` is the accumulator, which has at least kHeadDim columns. `to` points to the first of
+// the 16 rows, and only num_rows rows exist.
 template <class Element, int kHeadDim>
 __device__ __forceinline__ void store_accumulator(const float* x, float factor, Bits16* to, int64 row_stride,
                                                   int num_rows) {
   static_assert(sizeof(typename Element::Storage) == sizeof(Bits16));
-  // Recomputed here, once per key block, so that it needs no register before.
+  // The lane is recomputed here, once per key block, so that it occupies no register before.
   const int lane = static_cast<int>(recomputed(threadIdx.x) % 32);
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
@@ -63,13 +64,14 @@ __device__ __forceinline__ void store_accumulator(const float* x, float factor, 
   }
 }
 
-// Adds the same values to rows of floats, or overwrites the rows. A lane has 8 bytes of a row, so that a quad accesses
-// complete sectors. The stride of rows is even.
+// Multiplies a warp's 16 rows of an accumulator by `factor` and adds them to rows of floats. If `overwrites` is set,
+// overwrites these rows instead. Each lane accesses 8 bytes of a row, so the lanes of a quad access complete 32-byte
+// sectors. The row stride must be even.
 template <int kHeadDim>
 __device__ __forceinline__ void add_accumulator(const float* x, float factor, float* to, int64 row_stride, int num_rows,
                                                 bool overwrites) {
   static_assert(kHeadDim % 2 == 0);
-  constexpr int kTile = 8;  // columns: two per lane of a quad
+  constexpr int kTile = 8;  // columns of a group, of which each lane of a quad has two
   const int lane = static_cast<int>(recomputed(threadIdx.x) % 32);
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
@@ -94,7 +96,8 @@ __device__ __forceinline__ void add_accumulator(const float* x, float factor, fl
   }
 }
 
-// Stores rows of a gradient, `at` elements from its start. kAddsToOutputs: adds them, unless `overwrites` is set.
+// Stores rows of a gradient, starting `at` elements after the start of `tensor`. If kAddsToOutputs is set, adds to the
+// rows in memory unless `overwrites` is set.
 template <class Config, int kHeadDim>
 __device__ __forceinline__ void store_gradient(const float* x, float factor, void* tensor, int64 at, int64 row_stride,
                                                int num_rows, bool overwrites) {

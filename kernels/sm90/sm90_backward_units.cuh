@@ -6,10 +6,10 @@
 
 namespace attend {
 
-// The kernels compute p times 2^p_bits, and factors at the end undo the scale. Without the scale, small entries of p
+// The kernels compute p times 2^p_bits, and a factor at the end removes this scale. Without it, small entries of p
 // would round to 0 before the products, and gradients of keys with little weight would vanish. p is at most 1 except
-// for rounding, so the scaled p stays below float16's 65504; bfloat16 has float's range. ds is scaled by 2^ds_bits. For
-// float16 ds_bits is 0, because dout and v can already make ds large.
+// for rounding, so the scaled p stays below the float16 limit of 65504. bfloat16 has the range of float. ds is scaled
+// by 2^ds_bits. For float16 ds_bits is 0, because large values of dout and v can already make ds large.
 struct Sm90BackwardUnits {
   int p_bits;
   int ds_bits;

@@ -1,18 +1,20 @@
-// sm90, wide backward: dk and dv, if a head dimension is above 128 or if the score needs the wide form
-// (sm90_backward_tile()). sm90_backward.cuh has the equations; sm90_backward_wide_queries.cuh computes dq.
+// Computes dk and dv in the wide backward pass on sm90. It is used if a head dimension is above 128 or if the score
+// modifications need the wide form (sm90_backward_tile()). sm90_backward.cuh has the equations, and
+// sm90_backward_wide_queries.cuh computes dq.
 //
-// Shapes   as in sm90_backward.cuh, head dimensions up to 256; args: Sm90BackwardArgs.
-// Supports float16, bfloat16; full, causal and window masks; dropout; packed sequences; grouped heads; any lengths.
-//          Also one of: a position term (ALiBi), a transform (softcap), or a 16-bit bias (up to 192 columns). Strides
-//          and addresses are multiples of 16 bytes, and no stride is 0. Requires sm_90a.
-// Work     A thread block has 64 keys and iterates over the tiles of 64 query rows that see them, for all query heads
-//          of the group. dk and dv stay in registers. Each tile needs four products. Nothing is summed in memory, so
-//          the same inputs give the same bits.
-// Roles    Warpgroup 0: one warp loads k and q, another loads v and dout. Warpgroup 1 computes s, p and dv. Warpgroup 2
-//          computes dp, ds and dk with p from warpgroup 1. For 64 keys, 256 columns of both dk and dv would need 256
-//          registers per thread of one warpgroup. So each of the two warpgroups has one of these gradients.
-// Limits   A NaN or inf in a row of dout, q, k or v can spread to other results of the same tile. Lengths are below
-//          2^30.
+// Shapes   as in sm90_backward.cuh, with head dimensions up to 256. The parameter struct is Sm90BackwardArgs.
+// Supports float16 and bfloat16, full, causal and window masks, dropout, packed sequences, grouped heads and any
+//          lengths. Also supports one of a position term (ALiBi), a transform (softcap), or a 16-bit bias (head
+//          dimensions up to 192). Strides and addresses are multiples of 16 bytes, and no stride is 0. Requires sm_90a.
+// Work     A thread block has 64 keys and iterates over the tiles of 64 query rows that see these keys, for all query
+//          heads of the group. dk and dv stay in registers. Each tile needs four products. No sum is accumulated in
+//          memory, so the same inputs give the same bits.
+// Roles    One warp of warpgroup 0 loads k and q, and another loads v and dout. Warpgroup 1 computes s, p and dv.
+//          Warpgroup 2 computes dp, ds and dk, and gets p from warpgroup 1. If one warpgroup had both dk and dv with
+//          256 columns each, they would need 256 registers per thread. So each of the two warpgroups computes one of
+//          these gradients.
+// Limits   A NaN or inf in a row of dout, q, k or v can spread to other results of the same tile. Sequences are shorter
+//          than 2^30.
 // Source   Dao, FlashAttention-2 (2023), Algorithm 2; docs/hopper_backward.md
 #pragma once
 
@@ -26,18 +28,19 @@
 
 namespace attend {
 
-// Computing warpgroup. It multiplies its keys with the tiles of rows, turns these scores into pairs of 16 bits, and
-// adds the product of the pairs with other tiles to a gradient:
+// A computing warpgroup. It multiplies its keys with a tile of query rows, and turns the results (scores) into 16-bit
+// pairs. Then it multiplies the pairs with another tile and adds the product to a gradient. The template parameter
+// PairMaker defines these operands:
 //
 //   PairMaker  scores            pairs  gradient
 //   WideP      s = k q^T         p      dv += p dout
 //   WideDs     dp = v dout^T     ds     dk += ds q
 //
-// These are the steps of tile i; "|" means that all products have completed:
-//   1  issue gradient(i - 1) and scores(i)
-//   2  | pairs(i)
-// While one warpgroup is in step 2, the tensor cores run the products of the other. The gradient is issued first, so
-// that its tile is released early.
+// A warpgroup executes these steps for query tile i:
+//   1  Issue gradient(i - 1) and scores(i).
+//   2  When both products have completed, compute pairs(i).
+// While one warpgroup executes step 2, the tensor cores run the products of the other warpgroup. The gradient product
+// is issued first, so that its tile is released early.
 template <class Config, class PairMaker>
 class WideKeysWarpgroup {
  public:
@@ -49,7 +52,7 @@ class WideKeysWarpgroup {
     for (float& x : gradient_) x = 0.0f;
   }
 
-  // Processes all tiles of the item, then stores the gradient.
+  // Processes all query tiles of the work item, then stores the gradient.
   __device__ __forceinline__ void run() {
     const auto end = static_cast<uint32>(uniform(smem_.item.end));
     if (end > 0) compute(end);
@@ -57,15 +60,15 @@ class WideKeysWarpgroup {
   }
 
  private:
-  // Up to 128 columns, registers can hold the keys in addition to the gradient.
+  // With up to 128 columns, registers can hold the keys in addition to the gradient.
   static constexpr bool kHoldsKeys = PairMaker::kKeysDepth <= 128 && PairMaker::kGradientDepth <= 128;
-  // A operands. They are not a member, because the compiler would then no longer split the larger object into
-  // registers.
+  // The keys as A operands in registers. If they were a member of this class, the compiler would no longer place the
+  // object in registers.
   using HeldKeys = uint32[kHoldsKeys ? PairMaker::kKeysDepth / 4 : 1];
 
-  // Computes tiles 0 to `end`. There is at least one.
+  // Computes query tiles 0 to end - 1. There is at least one.
   __device__ __forceinline__ void compute(uint32 end) {
-    maker_.keys_full().wait(0);  // the keys have arrived
+    maker_.keys_full().wait(0);  // wait until the keys have arrived
     HeldKeys held;
     if constexpr (kHoldsKeys) hold_rows(held, smem_address(maker_.keys()), static_cast<int>(threadIdx.x % kWarpgroup));
     issue_scores(held, 0);
@@ -84,7 +87,7 @@ class WideKeysWarpgroup {
 
   __device__ __forceinline__ void issue_scores(const HeldKeys& held, uint32 number) {
     const auto tiles = maker_.score_tiles();
-    tiles.wait(number);  // the tile and its rows' statistics have arrived
+    tiles.wait(number);  // wait until the tile and the statistics of its rows have arrived
     maker_.read_rows(number);
     wgmma_fence();
     const auto tile = MatrixDescriptor::along_rows(smem_address(tiles.tile(number)));
@@ -103,7 +106,7 @@ class WideKeysWarpgroup {
   }
   __device__ __forceinline__ void issue_gradient(uint32 number) {
     const auto tiles = maker_.gradient_tiles();
-    tiles.wait(number);  // the tile has arrived
+    tiles.wait(number);  // wait until the tile has arrived
     wgmma_fence();
     const uint32 tile = smem_address(tiles.tile(number));
     begin_gradient<Config, PairMaker::kGradientDepth>(
@@ -122,12 +125,12 @@ class WideKeysWarpgroup {
 
   Storage& smem_;
   float gradient_[PairMaker::kGradientDepth / 2];  // dv or dk
-  float scores_[32];                               // s, or dp
-  uint32 pairs_[16];                               // p, or ds
+  float scores_[32];                               // s or dp
+  uint32 pairs_[16];                               // p or ds, packed
   PairMaker maker_;
 };
 
-// Computes dk and dv. Grid: sm90_backward_items(), with Config::kThreads threads.
+// Computes dk and dv. Grid: sm90_backward_items(), with Config::kThreads threads per block.
 template <class Config>
 __device__ void sm90_backward_wide_keys(const Sm90BackwardArgs& args) {
   auto& smem = shared_storage<Sm90BackwardWideKeysStorage<Config>, Config>();
@@ -135,7 +138,7 @@ __device__ void sm90_backward_wide_keys(const Sm90BackwardArgs& args) {
     smem.init_barriers();
     if (!make_item<Config>(smem.item, args, blockIdx.x)) smem.item.key = -1;
   }
-  __syncthreads();  // the barriers are initialised, and the item is written
+  __syncthreads();  // the barriers are initialised and the item is written, so all threads may use them
   if (smem.item.is_end()) return;
   const int warpgroup = static_cast<int>(__shfl_sync(0xffffffffu, threadIdx.x / kWarpgroup, 0));
   if (warpgroup == 0) {

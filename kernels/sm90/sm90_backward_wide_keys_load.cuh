@@ -1,4 +1,4 @@
-// Loading warps of sm90_backward_wide_keys.cuh.
+// The two loading warps of sm90_backward_wide_keys.cuh.
 #pragma once
 
 #include "sm90_backward_load.cuh"
@@ -7,8 +7,8 @@
 
 namespace attend {
 
-// Loads k and the tiles of q with their bias, or v and the tiles of dout. Each tile is loaded as soon as its buffer
-// becomes free. One warp runs this.
+// If kIsQ is set, loads k, and then the tiles of q with their bias. Otherwise loads v, and then the tiles of dout. Each
+// tile is loaded as soon as its buffer is free. One warp runs this function.
 template <class Config, bool kIsQ>
 __device__ __forceinline__ void load_wide_keys(Sm90BackwardWideKeysStorage<Config>& smem,
                                                const Sm90BackwardArgs& args) {
@@ -28,7 +28,7 @@ __device__ __forceinline__ void load_wide_keys(Sm90BackwardWideKeysStorage<Confi
     const uint32 stage = stage_of<Config::kStages>(step);
     const uint32 parity = parity_of<Config::kStages>(step) ^ 1;
     if constexpr (kIsQ) {
-      smem.q_empty[stage].wait(parity);  // s and dk of the previous tile have read the buffer
+      smem.q_empty[stage].wait(parity);  // wait until s and dk of the previous tile have read the buffer
       loads.load_q(item, at.head, at.tile, stage);
       if constexpr (Score<Config>::kAddsFromMemory) {
         if (threadIdx.x % 32 == 0) {
@@ -37,7 +37,7 @@ __device__ __forceinline__ void load_wide_keys(Sm90BackwardWideKeysStorage<Confi
         }
       }
     } else {
-      smem.dout_empty[stage].wait(parity);  // dp and dv of the previous tile have read the buffer
+      smem.dout_empty[stage].wait(parity);  // wait until dp and dv of the previous tile have read the buffer
       loads.load_dout(item, at.head, at.tile, stage);
     }
     if (step + 1 == item.end) break;

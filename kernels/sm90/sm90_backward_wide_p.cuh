@@ -1,5 +1,5 @@
-// Warpgroup 1 of sm90_backward_wide_keys.cuh: computes p from s. Packs p for dv, and passes it as floats to the
-// warpgroup that computes ds.
+// Warpgroup 1 of sm90_backward_wide_keys.cuh. It computes p from s, packs p for the product dv, and passes p as floats
+// to warpgroup 2, which computes ds.
 #pragma once
 
 #include "../attention/lse_rounding.cuh"
@@ -12,7 +12,7 @@
 
 namespace attend {
 
-// PairMaker of WideKeysWarpgroup: turns s = k q^T into p, for dv += p dout.
+// The PairMaker of WideKeysWarpgroup that turns s = k q^T into p, for dv += p dout.
 template <class Config>
 class WideP {
  public:
@@ -20,9 +20,9 @@ class WideP {
   using Element = ElementOf<Config>;
   using Storage = Sm90BackwardWideKeysStorage<Config>;
   using PositionTerm = BackwardPositionTerm<Config>;
-  static constexpr int kHeadDim = Config::kHeadDim;           // columns that exist of k and q
-  static constexpr int kKeysDepth = Shape::kDepth;            // columns of k in shared memory
-  static constexpr int kGradientHeadDim = Config::kHeadDimV;  // columns that exist of dv
+  static constexpr int kHeadDim = Config::kHeadDim;           // columns of k and q without padding
+  static constexpr int kKeysDepth = Shape::kDepth;            // columns of k in shared memory, with padding
+  static constexpr int kGradientHeadDim = Config::kHeadDimV;  // columns of dv without padding
   static constexpr int kGradientDepth = Shape::kDepthV;
 
   __device__ __forceinline__ WideP(Storage& smem, const Sm90BackwardArgs& args) : smem_(smem), args_(args) {}
@@ -37,8 +37,8 @@ class WideP {
     return {args_.base.dv, args_.base.dv_stride, Score<Config>::kDrops ? unit * power_of_kept() : unit};
   }
 
-  // Reads the tile's statistics, after the tile has arrived and before its products are issued. Reads of shared memory
-  // starve while products run.
+  // Reads the row statistics of the tile, after the tile has arrived and before its products are issued. While products
+  // run, reads of shared memory are slow.
   __device__ __forceinline__ void read_rows(uint32 number) {
     if (number == head_end_) begin_head(number);
     const uint32 stage = stage_of<Config::kStages>(number);
@@ -46,14 +46,14 @@ class WideP {
     read_seen(stage);
     if constexpr (Score<Config>::kAddsFromMemory) {
       terms_.read(smem_address(smem_.terms[stage]), thread());
-      // The lanes of a warp read all rows of the tile.
+      // The lanes of a warp together read all rows of the tile.
       const float2 two = reinterpret_cast<const float2*>(smem_.lse_log2[stage])[thread() % 32];
       largest_lse_ = fmaxf(fabsf(two.x), fabsf(two.y));
     }
     if constexpr (PositionTerm::kIsOn && PositionTerm::kIsLinear) position_term(number).add_to_rows(lse_);
   }
 
-  // Makes p of the tile from s, which must be complete. Leaves in s the values that the other warpgroup needs.
+  // Computes p of the tile from s, which must be complete. Overwrites s with the values that warpgroup 2 needs.
   __device__ __forceinline__ void make_pairs(uint32 number, float (&s)[32], uint32 (&p)[16]) {
     exponentials(number, s);
     uint32 kept[kKeptWords<32>] = {};
@@ -67,7 +67,7 @@ class WideP {
   }
 
  private:
-  // Prepares a query head, of which tile `number` is the first.
+  // Prepares the computation of a query head. Tile `number` is its first tile.
   __device__ __forceinline__ void begin_head(uint32 number) {
     const Sm90BackwardItem& item = smem_.item;
     const auto segment = BackwardSegment::at(item, static_cast<int>(number)).as_uniform();
@@ -77,7 +77,8 @@ class WideP {
     masked_ = MaskedTiles::of<Config>(args_, item, item.key, segment.tile, number, head_end_);
   }
 
-  // Turns s into p, or into r of a transform. Unseen entries get a value that makes p 0, even if they hold NaN.
+  // Turns s into p, or into the reciprocal r of a transform. Hidden entries get a value that makes p 0, even if they
+  // held NaN.
   __device__ __forceinline__ void exponentials(uint32 number, float (&s)[32]) {
     if constexpr (Score<Config>::kTransforms) {
 #pragma unroll
@@ -97,13 +98,13 @@ class WideP {
       exponentials_of_products(number, s);
     }
   }
-  // s: scores with a bias.
+  // Computes p if s holds scores with a bias.
   __device__ __forceinline__ void exponentials_of_sums(uint32 number, float (&s)[32]) {
 #pragma unroll
     for (int i = 0; i < 32; ++i) s[i] = probability_with_terms<Config>(s[i], lse_[backward_statistic(i)]);
     if (__any_sync(kAllLanes, largest_lse_ >= kCoarseLse)) divide_by_sums(number, s);
   }
-  // Divides p by its sum in rows with a coarse lse: lse_rounding.cuh.
+  // Divides p by the row's sum of p if lse of the row is coarse. lse_rounding.cuh explains why.
   __device__ __forceinline__ void divide_by_sums(uint32 number, float (&s)[32]) {
     const auto segment = BackwardSegment::at(smem_.item, static_cast<int>(number));
     const float* sums = args_.log2_sums + backward_stats_row(args_, smem_.item, segment.head, segment.tile);
@@ -118,7 +119,7 @@ class WideP {
       }
     }
   }
-  // s: products. The position term is added if there is one.
+  // Computes p if s holds products q.k. Adds the position term if there is one.
   __device__ __forceinline__ void exponentials_of_products(uint32 number, float (&s)[32]) {
     PositionTerm term = {rules_.slope, 0.0f};
     if constexpr (PositionTerm::kIsOn && !PositionTerm::kIsLinear) term = position_term(number);
@@ -131,7 +132,7 @@ class WideP {
     return PositionTerm::of(rules_, smem_.item, tile_of_rows(number), smem_.item.key, thread());
   }
 
-  // Returns p of entry i. `product` may be hidden; it becomes p times the derivative of the custom score.
+  // Returns entry i of p. Replaces `product`, which may be hidden, by p times the derivative of the custom score.
   [[nodiscard]] __device__ __forceinline__ float custom_probability(uint32 number, int i, float& product) const {
     float slope;
     const CustomScoreOffset at = {accumulator_column(thread()), backward_column(i), accumulator_row(thread()),
@@ -143,9 +144,9 @@ class WideP {
     return p;
   }
 
-  // Returns pair i of p times `scale`, packed. With a transform s still holds r, and with a custom score it holds
-  // products. In these cases p is computed here, and s becomes p times the derivative, or times a quarter of it for a
-  // transform. ds needs this value.
+  // Returns pair i of p times `scale`, packed. With a transform s still holds the reciprocal r, and with a custom score
+  // it holds products. In these two cases the function computes p and replaces s by p times the derivative, or by p
+  // times a quarter of the derivative for a transform. ds needs this value.
   [[nodiscard]] __device__ __forceinline__ uint32 pack(uint32 number, int i, float (&s)[32], float scale) {
     float p[2];
 #pragma unroll
@@ -161,9 +162,9 @@ class WideP {
     return Element::pack(p[0] * scale, p[1] * scale);
   }
 
-  // Returns the power of two in the scale of kept entries. The rest of the scale is a factor of p before p is rounded,
-  // as in other implementations, so that equal entries are rounded alike. float16 has no room for the power of two, so
-  // it becomes a factor of dv.
+  // Returns the largest power of two that does not exceed the dropout factor 1 / (1 - p). The factor divided by this
+  // power multiplies p before p is rounded. Other implementations also apply the factor before rounding, so equal
+  // entries are rounded alike. A larger p could exceed the float16 range, so the power of two is applied to dv instead.
   [[nodiscard]] __device__ __forceinline__ float power_of_kept() const {
     constexpr uint32 kExponent = 0x7f800000;
     return __uint_as_float(__float_as_uint(kept_scale<Config>(args_.options)) & kExponent);
@@ -178,10 +179,11 @@ class WideP {
     drop_pairs<32>(p, kept);
   }
 
-  // Passes p of all entries to the other warpgroup, and which of them are kept.
+  // Passes p of all entries to warpgroup 2, together with the bits of the entries that dropout keeps.
   __device__ __forceinline__ void hand_over(uint32 number, const float (&p)[32], uint32 kept) {
     const uint32 buffer = stage_of<kBackwardWideHandovers>(number);
-    smem_.p_empty[buffer].wait(parity_of<kBackwardWideHandovers>(number) ^ 1);  // p two tiles before has been read
+    // Wait until warpgroup 2 has read p of the tile two steps before.
+    smem_.p_empty[buffer].wait(parity_of<kBackwardWideHandovers>(number) ^ 1);
 #pragma unroll
     for (int i = 0; i < 32; i += 4) {
       smem_.p[buffer][i / 4][thread()] = make_float4(p[i], p[i + 1], p[i + 2], p[i + 3]);
@@ -198,7 +200,7 @@ class WideP {
     if constexpr (has_block_mask<Config>()) return row_tile_;
     return first_tile_ + static_cast<int>(number);
   }
-  // With a block mask: reads which row tile is in the buffer, and which of its scores are seen.
+  // With a block mask, reads the index of the query tile in the buffer, and which of its scores are visible.
   __device__ __forceinline__ void read_seen(uint32 stage) {
     if constexpr (has_block_mask<Config>()) {
       row_tile_ = uniform(smem_.seen.of_stage[stage].number());
@@ -223,13 +225,17 @@ class WideP {
   Storage& smem_;
   const Sm90BackwardArgs& args_;
   uint32 head_end_ = 0;  // number of the first tile of the next query head
-  int first_tile_ = 0;   // plus the number of a tile: its query tile in the head
+  int first_tile_ = 0;   // the query tile with number n has index first_tile_ + n in the head
   MaskedTiles masked_ = {};
-  int row_tile_ = 0, pattern_ = kAllSeen;  // has_block_mask: of the tile whose lse was read last
-  uint32 seen_ = 0;                        // has_block_mask: visibility of the thread's scores, one bit each
-  ScoreRules<Config> rules_ = {};          // of the head; members that no trait needs use no registers
+  int row_tile_ = 0, pattern_ = kAllSeen;  // with a block mask: index and pattern of the query tile whose lse was read
+                                           // last
+  uint32 seen_ = 0;                        // with a block mask: one bit for each score of this thread, set if the score
+                                           // is visible
+  ScoreRules<Config> rules_ = {};          // score modifications of the head; members that no modification reads occupy
+                                           // no registers
   float lse_[16];
-  float largest_lse_ = 0.0f;  // kAddsFromMemory: the larger |lse| of the two rows of the tile that the lane has read
+  float largest_lse_ = 0.0f;  // if kAddsFromMemory is set: the larger |lse| of the two query rows that this lane has
+                              // read
   WideTerms<Config, true> terms_;
 };
 

@@ -1,13 +1,13 @@
-// sm90, wide backward: dq, if a head dimension is above 128 or if the score needs the wide form (sm90_backward_tile()).
-// sm90_backward.cuh has the equations. sm90_backward_wide_keys.cuh computes dk and dv; its header states the supported
-// options and the limits.
+// Computes dq in the wide backward pass on sm90. It is used if a head dimension is above 128 or if the score
+// modifications need the wide form (sm90_backward_tile()). sm90_backward.cuh has the equations.
+// sm90_backward_wide_keys.cuh computes dk and dv, and its header states the supported options and the limits.
 //
-// Work     A thread block has 128 query rows of a head and iterates over the tiles of 64 keys that they see. dq stays
-//          in registers. s and dp are computed a second time, so the complete pass has seven products instead of five.
-//          In return, nothing is summed in memory: the L2 cache could not keep up with the sums of dq if key
-//          blocks were that short.
-// Roles    Warpgroup 0: one warp loads q and k, one warp loads dout and v, and one thread loads the bias. Warpgroups 1
-//          and 2 have 64 rows each, with all of their p, ds and dq.
+// Work     A thread block has 128 query rows of a head and iterates over the tiles of 64 keys that these rows see. dq
+//          stays in registers. s and dp are computed a second time, so the complete backward pass has seven products
+//          instead of five. In return, no dq is summed in memory. With key blocks of only 64 keys, such additions would
+//          exceed the bandwidth of the L2 cache.
+// Roles    In warpgroup 0, one warp loads q and k, one warp loads dout and v, and one thread loads the bias. Warpgroups
+//          1 and 2 have 64 query rows each and compute p, ds and dq of these rows.
 // Source   Dao, FlashAttention-2 (2023), Algorithm 2; docs/hopper_backward.md
 #pragma once
 
@@ -21,12 +21,12 @@
 
 namespace attend {
 
-// Computing warpgroup. These are the steps of tile i; "|" means that its products have completed:
-//   1  issue dq(i - 1), s(i) and dp(i)
-//   2  when s has completed: p = exp2(s), while dp runs
-//   3  | ds = p (dp - delta), packed
-// dq is issued first, so that the previous tile's k is released early. While one warpgroup is in step 3, the tensor
-// cores run the products of the other.
+// A computing warpgroup. It executes these steps for key tile i:
+//   1  Issue dq(i - 1), s(i) and dp(i).
+//   2  When s(i) has completed, compute p(i) = exp2(s), while dp(i) runs.
+//   3  When dp(i) has completed, compute and pack ds(i) = p (dp - delta).
+// dq is issued first, so that k of the previous tile is released early. While one warpgroup executes step 3, the tensor
+// cores run the products of the other warpgroup.
 template <class Config>
 class WideQueryWarpgroup {
  public:
@@ -48,34 +48,36 @@ class WideQueryWarpgroup {
   }
 
  private:
-  // These forms have no registers for ds as an operand of dq while s and dp are issued. So dq completes before that.
+  // Whether dq must complete before s and dp are issued. In these configurations there are not enough registers to keep
+  // ds as an operand of dq meanwhile.
   static constexpr bool kDrainsDq =
       (Shape::kDepth == 256 && (Score<Config>::kDrops || Config::kMask == MaskKind::kWindow ||
                                 (Score<Config>::kTransforms && Config::kMask == MaskKind::kFull))) ||
       (Shape::kDepth == 192 && Score<Config>::kDrops && Config::kDtermsBlocks > 1);
 
-  // Up to 128 columns, registers can hold q and dout in addition to the products.
+  // With up to 128 columns, registers can hold q and dout in addition to the results of the products.
   static constexpr bool kHoldsQ = Shape::kDepth <= 128;
   static constexpr bool kHoldsDout =
       kHoldsQ && Shape::kDepth + Shape::kDepthV <= (Config::kDtermsBlocks > 0 ? 192 : 256);
-  // A operands. They are not members, because the compiler would then no longer split the larger object into registers.
+  // q and dout as A operands in registers. If they were members of this class, the compiler would no longer place the
+  // object in registers.
   struct Held {
     uint32 q[kHoldsQ ? Shape::kDepth / 4 : 1];
     uint32 dout[kHoldsDout ? Shape::kDepthV / 4 : 1];
   };
 
-  // Computes tiles 0 to `end`. There is at least one.
+  // Computes key tiles 0 to end - 1. There is at least one.
   __device__ __forceinline__ void compute(uint32 end) {
-    smem().q_full.wait(0);  // q has arrived
+    smem().q_full.wait(0);  // wait until q has arrived
     Held held;
     if constexpr (kHoldsQ) hold_rows(held.q, part(smem().q, 0), thread());
     rows_.decide(0);
-    smem().k_ring().wait(0);  // k has arrived
+    smem().k_ring().wait(0);  // wait until k has arrived
     wgmma_fence();
     begin_s(held, 0);
-    smem().dout_full.wait(0);  // dout has arrived
+    smem().dout_full.wait(0);  // wait until dout has arrived
     if constexpr (kHoldsDout) hold_rows(held.dout, part(smem().dout, 0), thread());
-    smem().v_ring().wait(0);  // v has arrived
+    smem().v_ring().wait(0);  // wait until v has arrived
     wgmma_fence();
     begin_dp(held, 0);
     end_tile(0);
@@ -103,7 +105,8 @@ class WideQueryWarpgroup {
     smem().k_ring().release(end - 1);
   }
 
-  // Waits for the tiles from `begin` on and releases them unused. Only the other warpgroup needs them.
+  // Waits for the key tiles from `begin` on and releases them without using them. Only the other warpgroup needs these
+  // tiles.
   __device__ __forceinline__ void skip_tiles(uint32 begin) {
     const auto all = static_cast<uint32>(uniform(smem().block.rows.tile_end - smem().block.rows.tile));
 #pragma unroll 1
@@ -113,8 +116,8 @@ class WideQueryWarpgroup {
       smem().k_ring().release(number);
       smem().v_ring().release(number);
       if constexpr (Score<Config>::kAddsFromMemory) {
-        // After this wait, all warps have read the previous bias tile in this buffer. If the bias has fewer buffers
-        // than v, an earlier arrival could count for that tile.
+        // After this wait, all warps have read the previous bias tile of this buffer. Without the wait, the arrival
+        // could count for that earlier tile, because the bias may have fewer buffers than v.
         const uint32 stage = stage_of<Storage::kStagesTerms>(number);
         smem().terms_full[stage].wait(parity_of<Storage::kStagesTerms>(number));
         arrive_as_warp(smem().terms_empty[stage]);
@@ -139,13 +142,13 @@ class WideQueryWarpgroup {
     }
   }
 
-  // Computes ds of the tile from s and dp, whose products are still running.
+  // Computes ds of the tile from the products s and dp, which may still be running.
   __device__ __forceinline__ void end_tile(uint32 number) {
     wgmma_wait<1>(s_);
     rows_.probabilities(number, s_);
     pin_registers(s_);
-    // v arrived long ago. The wait is here because its loop is a branch: without a branch, ptxas moves the exponentials
-    // after wgmma_wait<0>.
+    // v has arrived long before. This wait is only here because it contains a branch. Without a branch, ptxas moves the
+    // exponentials behind wgmma_wait<0>.
     smem().v_ring().wait(number);
     wgmma_wait<0>(dp_);
     smem().v_ring().release(number);
@@ -175,8 +178,8 @@ class WideQueryWarpgroup {
                                                  static_cast<int>(block.span.seqlen_q) - row);
   }
 
-  // Returns the address of this warpgroup's part of q or dout. The added offset is always 0, but the compiler cannot
-  // prove it. So ptxas does not keep descriptors in registers from tile to tile.
+  // Returns the address of this warpgroup's rows of q or dout. The added offset is always 0, but the compiler cannot
+  // prove that. This stops ptxas from keeping descriptors in registers from tile to tile.
   template <int kElements>
   [[nodiscard]] __device__ __forceinline__ uint32 part(const Bits16 (&parts)[Storage::kWarpgroups][kElements],
                                                        uint32 number) const {
@@ -191,27 +194,29 @@ class WideQueryWarpgroup {
     return rows_.smem;
   }
 
-  // Return the descriptor of a key tile, for a product that sums along its rows or down its columns.
+  // along_rows() and down_columns() return the descriptor of a key tile for a product that sums along its rows or down
+  // its columns.
   [[nodiscard]] static __device__ __forceinline__ MatrixDescriptor along_rows(const Bits16* tile) {
     return MatrixDescriptor::along_rows(smem_address(tile));
   }
   [[nodiscard]] static __device__ __forceinline__ MatrixDescriptor down_columns(const Bits16* tile) {
     return MatrixDescriptor::down_columns(smem_address(tile), Shape::kPanelBytesN);
   }
-  // Returns the thread in its warpgroup, recomputed at each use so that it needs no register between uses.
+  // Returns the index of the thread in its warpgroup. It is recomputed at each use, so that it occupies no register
+  // between uses.
   [[nodiscard]] static __device__ __forceinline__ int thread() {
     return recomputed_thread() % kWarpgroup;
   }
 
   float dq_[Shape::kDepth / 2];
-  float s_[32];  // s, then p
+  float s_[32];  // s, and later p
   float dp_[32];
   uint32 ds_[16];
   WideQueryScores<Config> rows_;
   BackwardDterms<Config> dterms_;
 };
 
-// Computes dq. Grid: sm90_backward_wide_row_blocks(), with Config::kThreads threads.
+// Computes dq. Grid: sm90_backward_wide_row_blocks(), with Config::kThreads threads per block.
 template <class Config>
 __device__ void sm90_backward_wide_queries(const Sm90BackwardArgs& args) {
   auto& smem = shared_storage<Sm90BackwardWideQueriesStorage<Config>, Config>();
@@ -219,8 +224,9 @@ __device__ void sm90_backward_wide_queries(const Sm90BackwardArgs& args) {
     smem.init_barriers();
     smem.block = BackwardRowBlock::mine<Config>(args);
   }
-  __syncthreads();  // the barriers are initialised, and the block's rows are written
-  if constexpr (Config::kDtermsBlocks > 1) cluster_barrier();  // the other blocks' barriers are initialised
+  __syncthreads();  // the barriers are initialised and the block's rows are written, so all threads may use them
+  // Wait until the other blocks of the cluster have initialised their barriers.
+  if constexpr (Config::kDtermsBlocks > 1) cluster_barrier();
   if (smem.block.rows.count <= 0) return;
   const int warpgroup = static_cast<int>(__shfl_sync(0xffffffffu, threadIdx.x / kWarpgroup, 0));
   if (warpgroup == 0) {
@@ -234,7 +240,8 @@ __device__ void sm90_backward_wide_queries(const Sm90BackwardArgs& args) {
   } else {
     take_registers<Config::kComputeRegisters>();
     WideQueryWarpgroup<Config>(smem, args, warpgroup - 1).run();
-    if constexpr (Config::kDtermsBlocks > 1) cluster_barrier();  // no other block will arrive at this block's barriers
+    // After this wait, no other block arrives at this block's barriers.
+    if constexpr (Config::kDtermsBlocks > 1) cluster_barrier();
   }
 }
 

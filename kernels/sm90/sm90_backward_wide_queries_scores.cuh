@@ -1,4 +1,5 @@
-// Rows of a computing warpgroup of sm90_backward_wide_queries.cuh: their masks, and p from their products.
+// The query rows of a computing warpgroup of sm90_backward_wide_queries.cuh. Handles their masks, and computes p from
+// the products.
 #pragma once
 
 #include "../attention/accumulator_scores.cuh"
@@ -11,7 +12,7 @@
 
 namespace attend {
 
-// Key tiles are numbered from the block's first one. A thread has two of the rows.
+// Key tiles are numbered from the first one of the thread block. Each thread holds two of the rows.
 template <class Config>
 class WideQueryScores {
  public:
@@ -24,8 +25,8 @@ class WideQueryScores {
   __device__ __forceinline__ WideQueryScores(Storage& storage, const Sm90BackwardArgs& arguments, int number)
       : smem(storage), args(arguments), warpgroup(number) {}
 
-  // Prepares all state that is the same for all tiles. Returns one past the last tile number that the rows see. Tiles
-  // before the first one that they see are masked.
+  // Prepares the state that is the same for all key tiles. Returns the number of the last tile that the rows see, plus
+  // one. Tiles before the first visible one are computed with a mask.
   [[nodiscard]] __device__ __forceinline__ uint32 begin() {
     const BackwardRowBlock& block = smem.block;
     const BackwardRows rows = block.of_warpgroup<Config>(warpgroup);
@@ -36,7 +37,8 @@ class WideQueryScores {
     if constexpr (Config::kMask != MaskKind::kFull) seen_by_all = min(seen_by_all, diagonal_ + block.band.right + 1);
     masked_from_ = uniform(max(0, (seen_by_all - first_key_) / Config::kBlockN));
     if constexpr (Config::kMask == MaskKind::kWindow) {
-      const int first = diagonal_ + kWarpgroupRows - 1 - block.band.left - first_key_;  // first key that all rows see
+      // The first key that all rows see.
+      const int first = diagonal_ + kWarpgroupRows - 1 - block.band.left - first_key_;
       masked_before_ = uniform(first <= 0 ? 0 : (first - 1) / Config::kBlockN + 1);
     }
     read_statistics(rows);
@@ -48,21 +50,22 @@ class WideQueryScores {
     return static_cast<uint32>(uniform(rows.tile_end > rows.tile ? rows.tile_end - block.rows.tile : 0));
   }
 
-  // Decides which entries of the tile are kept, and reads which are seen. No products run meanwhile, because they need
-  // the same registers.
+  // Decides which entries of the tile dropout keeps, and reads which entries are visible. No products run meanwhile,
+  // because their results need the same registers.
   __device__ __forceinline__ void decide(uint32 number) {
     tile_ = list_.tile(static_cast<int>(number), warpgroup, thread());
     if constexpr (Score<Config>::kDrops) {
       const int row = diagonal_ - smem.block.offset();
       TileRules<Config> rules = rules_.tile(row, first_key_ + tile_.number * Config::kBlockN);
-      rules.drop_mask.key0 = recomputed(rules.drop_mask.key0);  // so that the keys of all rounds need no registers
+      // Recomputed, so that the keys of all Philox rounds occupy no registers.
+      rules.drop_mask.key0 = recomputed(rules.drop_mask.key0);
       rules.drop_mask.key1 = recomputed(rules.drop_mask.key1);
       kept_bits<32>(rules, kept_, thread());
     }
   }
 
-  // Turns s of the tile, which must be complete, into p. With a transform s becomes p times a quarter of the
-  // derivative. Unseen entries become 0, even if they hold NaN.
+  // Turns s of the tile into p. The product s must be complete. With a transform, s becomes p times a quarter of the
+  // transform's derivative. Hidden entries become 0, even if they held NaN.
   __device__ __forceinline__ void probabilities(uint32 number, float (&s)[32]) {
     const int key = first_key_ + tile_.number * Config::kBlockN;
     values(number, s);
@@ -76,12 +79,12 @@ class WideQueryScores {
     if constexpr (Score<Config>::kDrops) drop(dp, kept_);
   }
 
-  // Returns delta of entry i of the accumulator, times kScoreGradientUnit.
+  // Returns delta for entry i of the accumulator, multiplied by kScoreGradientUnit.
   [[nodiscard]] __device__ __forceinline__ float delta(int i) const { return delta_[i / 2 % 2]; }
 
  private:
-  // Turns the products in s into the values that are masked before their exponentials: r of a transform, or scores with
-  // a bias.
+  // Turns the products in s into the values to which the mask is applied. These are the reciprocals r of a transform,
+  // scores with a bias, or otherwise the products.
   __device__ __forceinline__ void values(uint32 number, float (&s)[32]) {
     if constexpr (Score<Config>::kTransforms) {
 #pragma unroll
@@ -90,7 +93,7 @@ class WideQueryScores {
     if constexpr (Score<Config>::kAddsFromMemory) {
       WideTerms<Config, false> terms;
       const uint32 stage = stage_of<Storage::kStagesTerms>(number);
-      smem.terms_full[stage].wait(parity_of<Storage::kStagesTerms>(number));  // the bias has arrived
+      smem.terms_full[stage].wait(parity_of<Storage::kStagesTerms>(number));  // wait until the bias has arrived
       terms.read(smem_address(smem.terms[stage * Storage::kWarpgroups + warpgroup]), thread());
       terms.add(s, args.base.scale);
       __syncwarp();
@@ -109,7 +112,7 @@ class WideQueryScores {
       exponentials_of_products(key, s);
     }
   }
-  // s: scores with a bias.
+  // Computes p if s holds scores with a bias.
   __device__ __forceinline__ void exponentials_of_sums(float (&s)[32]) {
 #pragma unroll
     for (int i = 0; i < 32; ++i) s[i] = probability_with_terms<Config>(s[i], lse_[i / 2 % 2]);
@@ -121,7 +124,7 @@ class WideQueryScores {
       s[i] = args.transform.probability(s[i], lse_[i / 2 % 2]) * ReciprocalTransform::quarter_slope(s[i]);
     }
   }
-  // s: products. It becomes p times the derivative of the custom score.
+  // Computes p times the derivative of the custom score, if s holds products q.k.
   __device__ __forceinline__ void exponentials_of_function(int key, float (&s)[32]) {
     const TileRules<Config> tile = rules_.tile(diagonal_ - smem.block.offset(), key);
     const int lane = thread();
@@ -135,13 +138,13 @@ class WideQueryScores {
       if constexpr (Score<Config>::kHasSlopes) s[i] = times_slope<Config>(s[i], slope);
     }
   }
-  // s: products. The position term is added if there is one.
+  // Computes p if s holds products q.k. Adds the position term if there is one.
   __device__ __forceinline__ void exponentials_of_products(int key, float (&s)[32]) {
     const float distance = static_cast<float>(first_diagonal() - key - accumulator_column(thread()));
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      // If rows see no key beyond the diagonal, the term is linear. The row's part of the term is then added to its
-      // lse.
+      // If rows see no key beyond the diagonal, the position term is linear in row and key. The row's contribution is
+      // then added to its lse.
       constexpr bool kIsLinear = Config::kMask != MaskKind::kFull;
       const float base =
           Score<Config>::kAddsByPosition && kIsLinear ? fmaf(rules_.slope, distance + h * kRowHalf, lse_[h]) : lse_[h];
@@ -162,7 +165,7 @@ class WideQueryScores {
   [[nodiscard]] __device__ __forceinline__ int first_diagonal() const {
     return diagonal_ + accumulator_row(thread());
   }
-  // Returns whether the tile has unseen entries. Rows that do not exist do not count.
+  // Returns whether the tile has hidden entries in rows that exist.
   [[nodiscard]] __device__ __forceinline__ bool is_masked(int number) const {
     return number >= masked_from_ || (Config::kMask == MaskKind::kWindow && number < masked_before_);
   }
@@ -173,7 +176,7 @@ class WideQueryScores {
     const int keys_left = static_cast<int>(block.span.seqlen_k) - first;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      int end = keys_left;  // the row sees columns [begin, end), counted from the thread's first
+      int end = keys_left;  // the row sees columns [begin, end), counted from the thread's first column
       int begin = 0;
       if constexpr (Config::kMask != MaskKind::kFull) {
         end = min(end, first_diagonal() + h * kRowHalf + block.band.right + 1 - first);
@@ -192,7 +195,7 @@ class WideQueryScores {
     }
   }
 
-  // Returns the position of the statistics of row `row` of the head. The row must be the first of a tile.
+  // Returns the position of a row's statistics. `row` is an index in the sequence, and must be the first row of a tile.
   [[nodiscard]] __device__ __forceinline__ int64 first_statistic(int row) const {
     const BackwardRowBlock& block = smem.block;
     return (int64{block.span.batch} * args.base.num_heads_q + block.head) * args.stats_rows +
@@ -203,7 +206,7 @@ class WideQueryScores {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int row = accumulator_row(thread()) + h * kRowHalf;
-      lse_[h] = kInfinity;  // for rows that do not exist: their tile may lie beyond the statistics
+      lse_[h] = kInfinity;  // value for rows that do not exist, whose statistics may lie outside the workspace
       delta_[h] = 0.0f;
       if (row >= rows.count) continue;
       const int64 place = first + row / 16 * 16 + sm90_backward_stats_place(row);
@@ -214,7 +217,7 @@ class WideQueryScores {
       has_coarse_rows_ = __any_sync(kAllLanes, is_coarse(lse_[0]) || is_coarse(lse_[1]));
     }
   }
-  // Divides p by its sum in rows with a coarse lse: lse_rounding.cuh.
+  // Divides p by the row's sum of p if lse of the row is coarse. lse_rounding.cuh explains why.
   __device__ __forceinline__ void divide_by_sums(float (&s)[32]) {
     const int64 first = first_statistic(smem.block.rows.row + warpgroup * kWarpgroupRows);
 #pragma unroll
@@ -227,21 +230,22 @@ class WideQueryScores {
     }
   }
 
-  // Returns the thread in its warpgroup, recomputed at each use so that it needs no register between uses.
+  // Returns the index of the thread in its warpgroup. It is recomputed at each use, so that it occupies no register
+  // between uses.
   [[nodiscard]] static __device__ __forceinline__ int thread() {
     return recomputed_thread() % kWarpgroup;
   }
 
-  int diagonal_;       // the key on the diagonal of the warpgroup's first row
-  int first_key_;      // of tile 0
-  int masked_from_;    // tiles from this number on have unseen entries
-  int masked_before_;  // kWindow: tiles below this number have unseen entries, too
+  int diagonal_;       // key on the diagonal of the warpgroup's first row
+  int first_key_;      // first key of tile 0
+  int masked_from_;    // tiles with this number or a higher one have hidden entries
+  int masked_before_;  // for windows: tiles with a lower number have hidden entries, too
   KeyTileList<Config, Storage::kWarpgroups> list_ = {};
-  SeenKeyTile<Config> tile_ = {};  // current tile, set by decide()
+  SeenKeyTile<Config> tile_ = {};  // the current tile, set by decide()
   ScoreRules<Config> rules_ = {};
   float lse_[2], delta_[2];
-  bool has_coarse_rows_ = false;      // kAddsFromMemory: some row of the warp has a coarse lse
-  uint32 kept_[kKeptWords<32>] = {};  // kDrops: which entries of the tile are kept
+  bool has_coarse_rows_ = false;      // if kAddsFromMemory is set: whether some row of the warp has a coarse lse
+  uint32 kept_[kKeptWords<32>] = {};  // with dropout: one bit for each entry of the tile, set if the entry is kept
 };
 
 }  // namespace attend

@@ -1,6 +1,6 @@
-// Transforms (softcap) and bias in the wide kernels of the sm90 backward pass. Transforms are computed with reciprocals
-// (score_transform.cuh). The bias is added in natural units, as in the forward pass, because it may be as low as
-// -FLT_MAX.
+// Transforms (softcap) and bias in the wide kernels of the sm90 backward pass. Transforms are computed from reciprocals
+// (score_transform.cuh). As in the forward pass, the bias is added before the factor log2(e) is applied, because the
+// bias may be as low as -FLT_MAX.
 #pragma once
 
 #include "../attention/lse_rounding.cuh"
@@ -15,25 +15,26 @@
 
 namespace attend {
 
-// Returns the value of an unseen entry, which makes its p 0. It is r of a transform, a score with a bias, or otherwise
-// a product. scale_log2 is never 0.
+// Returns the value that a hidden entry gets, so that its p becomes 0. The value replaces the reciprocal r of a
+// transform, a score with a bias, or otherwise a product. scale_log2 is never 0.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ float wide_unseen(const Sm90BackwardArgs& args) {
   if constexpr (Score<Config>::kTransforms) return kUnseenReciprocal;
   return Score<Config>::kAddsFromMemory ? -kInfinity : -kInfinity * args.scale_log2;
 }
 
-// Returns 2^p_bits p of a score with a bias. lse is in natural units. p is limited to 1, because it could exceed 1 if
-// the rounding of lse is coarser than the differences of scores. p of such rows is then divided by its sum:
-// lse_rounding.cuh.
+// Returns 2^p_bits p of a score with a bias. `lse` is a natural logarithm. p is limited to 1. It could exceed 1 if the
+// rounding error of lse is larger than the differences between scores. p of such rows is later divided by its sum
+// (lse_rounding.cuh).
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ float probability_with_terms(float score, float lse) {
-  static_assert(!Score<Config>::kTransforms);  // its lse_offset would hide which lse are coarse
+  static_assert(!Score<Config>::kTransforms);  // a transform's lse_offset would hide which lse are coarse
   constexpr auto kBits = static_cast<float>(sm90_backward_units(Config::kElement).p_bits);
   return exp2_fast(smaller_or_nan(fmaf(score - lse, kLog2E, kBits), kBits));
 }
 
-// Bias entries of a thread's scores; empty if there is no bias. kTransposed: rows of the accumulator are keys.
+// The bias entries that belong to a thread's scores. The class is empty if there is no bias. If kTransposed is set, the
+// accumulator's rows are keys.
 template <class Config, bool kTransposed>
 class WideTerms {};
 template <class Config, bool kTransposed>
@@ -41,8 +42,8 @@ requires Score<Config>::kAddsFromMemory class WideTerms<Config, kTransposed>
     : public Sm90TermsFragment<TermsElementOf<Config>, kTransposed> {
 };
 
-// Loads kTiles bias tiles of 64 keys from `key` on and 64 rows each from `row` on. One thread calls it. head: query
-// head.
+// Loads kTiles bias tiles of one query head. Each tile has 64 rows and the 64 keys from `key` on. The first tile starts
+// at `row`, and each further tile 64 rows later. Only one thread calls this.
 template <int kTiles>
 __device__ __forceinline__ void load_wide_terms(unsigned char (*to)[kBackwardTermsBytes], const Sm90BackwardArgs& args,
                                                 Mbarrier& full, int key, int row, int head, int batch) {

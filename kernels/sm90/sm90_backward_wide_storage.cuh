@@ -1,7 +1,7 @@
-// Shared memory of the wide kernels of the sm90 backward pass: tiles, and the barriers between warps.
+// Shared memory of the wide kernels in the sm90 backward pass: the tiles, and the barriers between warps.
 //
-// The comments of the barriers name their arrivals, as in sm90_backward_storage.cuh. All tiles have 64 rows, so that
-// all panels have one size.
+// The comments of the barriers name the arrivals, in the form that sm90_backward_storage.cuh explains. All tiles have
+// 64 rows, so all panels have the same size.
 #pragma once
 
 #include "../attention/score_rules.cuh"
@@ -13,7 +13,8 @@
 
 namespace attend {
 
-// Return the buffer of tile `number` in a ring, and the parity of its phase.
+// stage_of() returns the buffer of tile `number` in a ring. parity_of() returns the parity of the barrier phase in
+// which the tile arrives.
 template <int kStages>
 [[nodiscard]] __device__ __forceinline__ uint32 stage_of(uint32 number) {
   return number % kStages;
@@ -23,14 +24,14 @@ template <int kStages>
   return number / kStages & 1;
 }
 
-// A gradient of k or v, and the factor of its accumulators.
+// Destination of dk or dv, and the factor by which the accumulators are multiplied.
 struct WideGradient {
   void* tensor;
   const TensorStrides& stride;
   float factor;
 };
 
-// Reader's view of the buffers of one kind of tile. Tiles are numbered in the order of their loads.
+// The buffers of one tensor's tiles, as a reading warp uses them. Tiles are numbered in the order of their loads.
 template <int kStages, int kElements>
 struct TileRing {
   const Bits16 (&tiles)[kStages][kElements];
@@ -40,15 +41,16 @@ struct TileRing {
   [[nodiscard]] __device__ __forceinline__ const Bits16* tile(uint32 number) const {
     return tiles[stage_of<kStages>(number)];
   }
-  __device__ __forceinline__ void wait(uint32 number) const {  // waits until the tile has arrived
+  __device__ __forceinline__ void wait(uint32 number) const {  // Waits until the tile has arrived.
     full[stage_of<kStages>(number)].wait(parity_of<kStages>(number));
   }
-  __device__ __forceinline__ void release(uint32 number) const {  // releases the buffer; all lanes of a warp call it
+  __device__ __forceinline__ void release(uint32 number) const {
+    // Releases the buffer of the tile. All lanes of a warp must call this.
     arrive_as_warp(empty[stage_of<kStages>(number)]);
   }
 };
 
-// kDrops: which entries of p are kept, one bit for each entry of a thread's accumulator.
+// With dropout: one bit for each entry of a thread's accumulator, set if dropout keeps the entry of p.
 template <class Config>
 struct Sm90BackwardKept {};
 template <class Config>
@@ -57,7 +59,8 @@ requires Score<Config>::kDrops struct Sm90BackwardKept<Config> {
   static_assert(sizeof(words) == kBackwardKeptBytes);
 };
 
-// Storage of the kernel that computes dk and dv. Tiles have the names of Sm90BackwardStorage, which BackwardLoads uses.
+// Shared memory of the kernel that computes dk and dv. The tiles have the same member names as in Sm90BackwardStorage,
+// because BackwardLoads accesses both.
 template <class Config>
 struct alignas(kSwizzleAtom) Sm90BackwardWideKeysStorage
     : Sm90TermsTiles<Score<Config>::kAddsFromMemory ? Config::kStages : 0, kBackwardTermsBytes> {
@@ -68,21 +71,26 @@ struct alignas(kSwizzleAtom) Sm90BackwardWideKeysStorage
   Bits16 q[Config::kStages][Config::kBlockM * Shape::kDepth];
   Bits16 dout[Config::kStages][Config::kBlockM * Shape::kDepthV];
   float4 p[kBackwardWideHandovers][8]
-          [kWarpgroup];  // each thread's accumulator, for the same thread of the other warpgroup
-  [[no_unique_address]] Sm90BackwardKept<Config> kept;  // passed to the same thread
+          [kWarpgroup];  // accumulators of warpgroup 1; warpgroup 2's thread with the same index reads them
+  [[no_unique_address]] Sm90BackwardKept<Config> kept;  // read by the same thread as p
   float lse_log2[Config::kStages][Config::kBlockM];
   float delta[Config::kStages][Config::kBlockM];
   Sm90BackwardItem item;
 
-  Mbarrier k_full, v_full;                  // announced: k or v has arrived
-  Mbarrier tail_full[2];                    // announced: a tile has arrived whose end must be cleared; per loading warp
-  Mbarrier q_full[Config::kStages];         // announced: q and lse_log2 have arrived; announced again for the bias
-  Mbarrier q_empty[Config::kStages];        // 8 warps: s (warpgroup 1) or dk (2) is done; the bias was read before s
-  Mbarrier dout_full[Config::kStages];      // announced: dout and delta have arrived
-  Mbarrier dout_empty[Config::kStages];     // 8 warps: dp (warpgroup 2) or dv (1) is done
-  Mbarrier p_full[kBackwardWideHandovers];  // 4 warps: p of the tile and its dropout decisions are written
-  Mbarrier p_empty[kBackwardWideHandovers];  // 4 warps: p has been read and may be overwritten
-  BackwardSeenTiles<Config> seen;            // uses the rest of the last kilobyte
+  Mbarrier k_full, v_full;                   // The issuing thread arrives: k or v has arrived.
+  Mbarrier tail_full[2];                     // The issuing thread arrives: a tile has arrived whose last rows must be
+                                             // cleared. One barrier per loading warp.
+  Mbarrier q_full[Config::kStages];          // The issuing thread arrives: q and lse_log2 have arrived. If there is a
+                                             // bias, it arrives again for the bias.
+  Mbarrier q_empty[Config::kStages];         // 8 warps arrive: s (warpgroup 1) and dk (warpgroup 2) are complete.
+                                             // Warpgroup 1 has then read the bias, too.
+  Mbarrier dout_full[Config::kStages];       // The issuing thread arrives: dout and delta have arrived.
+  Mbarrier dout_empty[Config::kStages];      // 8 warps arrive: dp (warpgroup 2) and dv (warpgroup 1) are complete.
+  Mbarrier p_full[kBackwardWideHandovers];   // The 4 warps of warpgroup 1 arrive: p of the tile and its dropout
+                                             // decisions are written.
+  Mbarrier p_empty[kBackwardWideHandovers];  // The 4 warps of warpgroup 2 arrive: p has been read and may be
+                                             // overwritten.
+  BackwardSeenTiles<Config> seen;            // needs no extra memory, because it lies in the last, partly used kilobyte
 
   [[nodiscard]] __device__ __forceinline__ auto q_ring() {
     return TileRing<Config::kStages, Config::kBlockM * Shape::kDepth>{q, q_full, q_empty};
@@ -91,7 +99,7 @@ struct alignas(kSwizzleAtom) Sm90BackwardWideKeysStorage
     return TileRing<Config::kStages, Config::kBlockM * Shape::kDepthV>{dout, dout_full, dout_empty};
   }
 
-  // Initialises the barriers. One thread calls this; the block must synchronise afterwards.
+  // Initialises the barriers. One thread must call this, and the block must synchronise afterwards.
   __device__ __forceinline__ void init_barriers() {
     k_full.init(1);
     v_full.init(1);
@@ -110,9 +118,9 @@ struct alignas(kSwizzleAtom) Sm90BackwardWideKeysStorage
   }
 };
 
-// Exchange buffers for ds of the sequences that share a bias. They hold the chunks that this block of the cluster sums.
-// Each thread's part of a chunk is read by the thread with the same index in this block. A base class, so that it needs
-// no space if it is empty.
+// Buffers in which blocks of a cluster exchange ds if their sequences share a bias. They hold the chunks that this
+// thread block sums. Each thread of this block reads the values that the threads with the same index in the other
+// blocks wrote. The storage derives from this class, because an empty base class needs no space.
 template <class Config>
 struct Sm90BackwardDsChunks {};
 template <class Config>
@@ -121,7 +129,7 @@ requires(BackwardShape<Config>::kTile.dterms_buffers > 0) struct Sm90BackwardDsC
            [backward_dterms_chunks(Config::kDtermsBlocks)][Config::kDtermsBlocks][kWarpgroup];
 };
 
-// Storage of the kernel that computes dq.
+// Shared memory of the kernel that computes dq.
 template <class Config>
 struct alignas(kSwizzleAtom) Sm90BackwardWideQueriesStorage
     : Sm90TermsTiles<BackwardShape<Config>::kTile.terms_stages * kBackwardWideQueryWarpgroups, kBackwardTermsBytes>,
@@ -139,16 +147,20 @@ struct alignas(kSwizzleAtom) Sm90BackwardWideQueriesStorage
   Bits16 v[kStagesV][Config::kBlockN * Shape::kDepthV];
   BackwardRowBlock block;
 
-  Mbarrier q_full, dout_full;  // announced, once for each warpgroup's rows: q or dout has arrived
-  Mbarrier tail_full[2];       // announced: a tile has arrived whose end must be cleared; per loading warp
-  Mbarrier k_full[kStagesK];   // announced: k has arrived
-  Mbarrier k_empty[kStagesK];  // 8 warps: dq of the tile is done, so k may be overwritten
-  Mbarrier v_full[kStagesV];   // announced: v has arrived
-  Mbarrier v_empty[kStagesV];  // 8 warps: dp of the tile is done, so v may be overwritten
-  Mbarrier terms_full[kBackwardTermsStages];               // announced: the bias of both warpgroups has arrived
-  Mbarrier terms_empty[kBackwardTermsStages];              // 8 warps: the bias has been read and may be overwritten
-  Mbarrier ds_full[kBackwardDtermsBuffers][kWarpgroups];   // announced: ds of the cluster's other blocks has arrived
-  Mbarrier ds_empty[kBackwardDtermsBuffers][kWarpgroups];  // 4 warps of each block: the sums have been read
+  Mbarrier q_full, dout_full;  // The issuing thread arrives once for each warpgroup's rows: q or dout has arrived.
+  Mbarrier tail_full[2];       // The issuing thread arrives: a tile has arrived whose last rows must be cleared. One
+                               // barrier per loading warp.
+  Mbarrier k_full[kStagesK];   // The issuing thread arrives: k has arrived.
+  Mbarrier k_empty[kStagesK];  // 8 warps arrive: dq of the tile is complete, so k may be overwritten.
+  Mbarrier v_full[kStagesV];   // The issuing thread arrives: v has arrived.
+  Mbarrier v_empty[kStagesV];  // 8 warps arrive: dp of the tile is complete, so v may be overwritten.
+  Mbarrier terms_full[kBackwardTermsStages];               // The issuing thread arrives: the bias of both warpgroups
+                                                           // has arrived.
+  Mbarrier terms_empty[kBackwardTermsStages];              // 8 warps arrive: the bias has been read and may be
+                                                           // overwritten.
+  Mbarrier ds_full[kBackwardDtermsBuffers][kWarpgroups];   // One thread arrives: ds of the cluster's other blocks has
+                                                           // arrived.
+  Mbarrier ds_empty[kBackwardDtermsBuffers][kWarpgroups];  // 4 warps of each block arrive: the sums have been read.
 
   [[nodiscard]] __device__ __forceinline__ auto k_ring() {
     return TileRing<kStagesK, Config::kBlockN * Shape::kDepth>{k, k_full, k_empty};
@@ -157,7 +169,7 @@ struct alignas(kSwizzleAtom) Sm90BackwardWideQueriesStorage
     return TileRing<kStagesV, Config::kBlockN * Shape::kDepthV>{v, v_full, v_empty};
   }
 
-  // Initialises the barriers. One thread calls this; the block must synchronise afterwards.
+  // Initialises the barriers. One thread must call this, and the block must synchronise afterwards.
   __device__ __forceinline__ void init_barriers() {
     q_full.init(kWarpgroups);
     dout_full.init(kWarpgroups);
@@ -184,8 +196,8 @@ struct alignas(kSwizzleAtom) Sm90BackwardWideQueriesStorage
   }
 };
 
-// Factor of dp in ds, in the units of Sm90BackwardUnits. delta must have been multiplied by it. If scores are
-// transformed, p has been multiplied by a quarter of the derivative, and the factor includes the 4.
+// Factor by which dp is multiplied when ds is computed, in the units of Sm90BackwardUnits. delta must already contain
+// this factor. With a transform, p contains a quarter of the derivative, so the factor is 4 times larger.
 template <class Config>
 constexpr float kScoreGradientUnit = (Score<Config>::kTransforms ? 4.0f : 1.0f) *
                                      sm90_backward_unit(sm90_backward_units(Config::kElement).p_bits -

@@ -1,17 +1,18 @@
-// Work of a thread block of the sm90 backward pass: key blocks of one KV head, each with the query tiles that see it.
+// Defines the work of a thread block in the sm90 backward pass. Each work item is a key block of one KV head, together
+// with the query tiles that see it.
 //
-// The steps of a key block are the query tiles of all query heads that share its KV head, one head after another. dk
-// and dv stay in registers for the complete group. With kAddsUp the steps are the tiles of one query head, and dk and
-// dv are summed in memory. Then all key blocks process the same query head at about the same time, and they find its
-// rows in the L2 cache.
+// A key block has one step for each query tile of each query head that shares its KV head. The steps proceed head by
+// head. dk and dv stay in registers for all heads of the group. If kAddsUp is set, the steps are the tiles of only one
+// query head, and dk and dv are summed in memory. Then all key blocks process the same query head at about the same
+// time, and they find its rows in the L2 cache.
 //
-// If all key blocks have the same number of steps, each thread block has a fixed list. The last waves of that list are
-// cut into equal runs of steps. If a key block is cut in two, the thread block with its later steps leaves float sums
-// for the thread block with its first steps.
+// If all key blocks have the same number of steps, each thread block has a fixed list of items. The steps of the last
+// items are divided evenly among all thread blocks, so some items are split in two. The thread block with the later
+// steps of such an item writes float sums, and the thread block with its first steps adds them.
 //
-// If key blocks have different numbers of steps, thread blocks fetch the next key block when they finish one, longest
-// first. If additions to dq have an order, the list has the same order (Sm90BackwardOrder). With kOwnsHeads a thread
-// block has all key blocks of every n-th head, where n is the grid size.
+// If key blocks have different numbers of steps, each thread block takes the next key block when it has finished one,
+// longest first. If additions to dq have a fixed order, the list has the same order (Sm90BackwardOrder). If kOwnsHeads
+// is set, a thread block processes all key blocks of every n-th head, where n is the grid size.
 #pragma once
 
 #include "../attention/block_mask.cuh"
@@ -32,11 +33,12 @@ constexpr Sm90BackwardTile kBackwardTile = sm90_backward_tile(Config::kHeadDim, 
                                                               Score<Config>::kTileTraits, Config::kDtermsBlocks,
                                                               Config::kOwnsHeads);
 
-// Whether row statistics hold lse in natural units. Rows with a coarse lse are then summed again: lse_rounding.cuh.
+// Whether the row statistics hold lse instead of lse_log2. The kernels then sum rows with a coarse lse again
+// (lse_rounding.cuh).
 template <class Config>
 constexpr bool kSumsRows = Score<Config>::kAddsFromMemory || Score<Config>::kMayBeLowest;
 
-constexpr int kNearlyEverywhere = 1 << 30;  // beyond every row and key, as an int
+constexpr int kNearlyEverywhere = 1 << 30;  // larger than every row index and key index
 
 // Returns the first padded row of a sequence in the statistics of one head.
 template <class Config>
@@ -44,13 +46,14 @@ template <class Config>
   return Config::kIsVarlen ? sm90_backward_first_row(span.q_begin, sequence) : 0;
 }
 
-// Returns the position of row % 16 among 16 statistics. Lane q of a quad has columns 2 q, 2 q + 1, 2 q + 8 and 2 q + 9
-// of each 16 columns of an accumulator. This order lets the lane read their statistics as one 16-byte load.
+// Returns the position of row % 16 among 16 row statistics. Lane q of a quad holds columns 2 q, 2 q + 1, 2 q + 8 and 2
+// q + 9 of each 16 columns of an accumulator. In this order one 16-byte load reads the lane's four statistics.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm90_backward_stats_place(int row) {
   return row % 16 % 8 / 2 * 4 + row % 16 / 8 * 2 + row % 2;
 }
 
-// Mask bounds as ints: a row sees keys from row + offset - left to row + offset + right.
+// Bounds of the mask window as ints. A row sees keys from row + offset - left to row + offset + right, where offset is
+// seqlen_k - seqlen_q.
 struct BackwardBand {
   int left;
   int right;
@@ -65,21 +68,22 @@ struct BackwardBand {
   }
 };
 
-// A key block, or a run of its steps. Step s is tile first_tile + s % tiles of query head `head` + s / tiles.
+// A work item: a key block, or some consecutive steps of it. Step s processes tile first_tile + s % tiles of query head
+// `head` + s / tiles.
 struct alignas(16) Sm90BackwardItem {
-  int key;  // first key in the sequence; -1: no more items
+  int key;  // first key, as an index in the sequence; -1 if there are no more items
   int head_k;
   int batch;
-  int first_tile;   // first query tile that sees the block; with a block mask, an index into its lists
-  int tiles;        // of each head
-  int begin;        // first step
-  int end;          // end of the steps; begin == end: no row sees the block, so dk and dv are 0
-  int partial_out;  // slot for the sums of this run; -1: they are written to dk and dv
-  int partial_in;   // slot of the next run, whose sums are added to these; -1: none
+  int first_tile;   // first query tile that sees the key block; with a block mask, an index into its lists
+  int tiles;        // number of query tiles per query head
+  int begin;        // first step of the item
+  int end;          // end of the steps. If begin == end, no row sees the key block, so dk and dv are 0
+  int partial_out;  // slot in memory to which the sums of this item are written; -1 if the item writes dk and dv
+  int partial_in;   // slot with the sums of the item's later steps, which are added to these sums; -1 if there are none
   int seqlen_q;
   int seqlen_k;
-  int q_begin;  // first row of the sequence in q
-  int k_begin;  // first row of the sequence in k
+  int q_begin;  // position of the sequence's first row in q
+  int k_begin;  // position of the sequence's first row in k
   int stats_begin;
   int sequence;
   int head;  // first query head
@@ -92,21 +96,22 @@ struct alignas(16) Sm90BackwardItem {
     return {static_cast<uint32>(batch), q_begin, k_begin, seqlen_q, seqlen_k};
   }
 
-  // Returns whether no row of this tile sees any of the warpgroup's 64 keys, because all windows end before them.
+  // Returns whether no row of the query tile sees any of the warpgroup's 64 keys, because the windows of all rows end
+  // before these keys.
   [[nodiscard]] __device__ __forceinline__ bool is_above_band(const BackwardBand& band, int tile, int warpgroup) const {
     return key + warpgroup * 64 > (tile + 1) * kBackwardRows - 1 + offset() + band.right;
   }
 };
 static_assert(sizeof(Sm90BackwardItem) == kBackwardItemBytes);
 
-// Returns the query tiles that see each key block, from a block mask. A BackwardSegment's tiles are indices into these
-// lists.
+// Returns the block mask's lists of query tiles, one list per key block. With a block mask, the tiles of a
+// BackwardSegment are indices into these lists.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ RowTileLists<Config> backward_row_lists(const Sm90BackwardArgs& args) {
   return {args.options.block_mask};
 }
 
-// Makes the item with all steps of key block `index` of the launch. Returns false if its sequence ends before that key
+// Writes the item with all steps of key block `index` of the launch. Returns false if the sequence ends before that key
 // block.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ bool make_item(Sm90BackwardItem& item, const Sm90BackwardArgs& args,
@@ -152,14 +157,14 @@ template <class Config>
   return true;
 }
 
-// The items of one thread block, in order.
+// The items of one thread block, in the order in which it processes them.
 template <class Config>
 class Sm90BackwardList {
  public:
-  // All key blocks have the same number of steps.
+  // Whether each thread block has a fixed list of items, because all key blocks have the same number of steps.
   static constexpr bool kIsFixed = Config::kMask == MaskKind::kFull && !Config::kIsVarlen && !has_block_mask<Config>();
   static constexpr bool kCuts = kIsFixed && !Config::kIsDeterministic && !Config::kOwnsHeads;
-  // A cut item leaves its sums to the thread block with the item's first steps.
+  // Whether the later steps of a split item write sums for the thread block with its first steps.
   static constexpr bool kLeavesSums = kCuts && !Config::kAddsUp;
 
   __device__ __forceinline__ explicit Sm90BackwardList(const Sm90BackwardArgs& args) : args_(args) {
@@ -176,7 +181,7 @@ class Sm90BackwardList {
     }
   }
 
-  // Makes the next item. Returns false if there is none.
+  // Writes the next item. Returns false if there is none.
   [[nodiscard]] __device__ __forceinline__ bool next(Sm90BackwardItem& item) {
     if constexpr (Config::kOwnsHeads) {
       return next_of_own_heads(item);
@@ -184,7 +189,7 @@ class Sm90BackwardList {
       if (next_ < first_cut_) {
         const bool exists = make_item<Config>(item, args_, next_);
         next_ = next_index<Schedule::kStatic>(next_, nullptr);
-        return exists;  // always true
+        return exists;  // true, because each key block of a fixed list exists
       }
       if (at_ >= run_end_) return false;
       if (!make_item<Config>(item, args_, first_cut_ + at_ / steps_)) return false;
@@ -197,8 +202,8 @@ class Sm90BackwardList {
       at_ += item.end - item.begin;
       return true;
     } else {
-      // Fetch the next item only now. If fetched together with the previous item, it would be withheld from thread
-      // blocks that become free earlier.
+      // Request the next item only now. An item that was requested together with the previous one could not go to a
+      // thread block that becomes free earlier.
       do {
         if (has_begun_) next_ = next_index<Schedule::kDynamic>(next_, args_.next_item);
         has_begun_ = true;
@@ -208,7 +213,8 @@ class Sm90BackwardList {
   }
 
  private:
-  // kOwnsHeads: makes an item for each key block of a head in order, then continues with the head gridDim.x further on.
+  // Writes an item for each key block of a head in order, and then continues with the head gridDim.x further on. Used
+  // if kOwnsHeads is set.
   [[nodiscard]] __device__ __forceinline__ bool next_of_own_heads(Sm90BackwardItem& item) {
     const uint32 index = next_ * args_.key_blocks + key_block_;
     if (index >= num_items_) return false;
@@ -216,22 +222,24 @@ class Sm90BackwardList {
       key_block_ = 0;
       next_ += gridDim.x;
     }
-    return make_item<Config>(item, args_, index);  // always true
+    return make_item<Config>(item, args_, index);  // returns true, because each key block of these heads exists
   }
 
   const Sm90BackwardArgs& args_;
   uint32 num_items_;
-  uint32 next_;  // next item; kOwnsHeads: head; with dynamic scheduling: the item fetched last
+  uint32 next_;  // index of the next item. If kOwnsHeads is set: index of the next head. With dynamic scheduling: index
+                 // of the item requested last
   bool has_begun_ = false;
-  uint32 key_block_ = 0;  // kOwnsHeads: key block of that head
-  uint32 first_cut_;      // items from this one on are cut
-  int steps_;             // of an item
-  int at_;                // this block's run within the steps of all items from first_cut_ on: [at_, run_end_)
+  uint32 key_block_ = 0;  // if kOwnsHeads is set: next key block of that head
+  uint32 first_cut_;      // items from this index on may be split
+  int steps_;             // steps of an item
+  int at_;                // this thread block processes the steps [at_, run_end_) among the steps of all items from
+                          // first_cut_ on
   int run_end_;
 };
 
-// Returns lane 0's value, which all lanes must share. The shuffle lets the compiler keep the value and its results in
-// uniform registers. The computing warpgroups have no spare ordinary registers.
+// Returns the value of lane 0, which must be the same in all lanes. The shuffle lets the compiler keep the value, and
+// values derived from it, in uniform registers. The computing warpgroups have no ordinary registers to spare.
 [[nodiscard]] __device__ __forceinline__ int uniform(int value) {
   return __shfl_sync(0xffffffffu, value, 0);
 }
@@ -243,7 +251,7 @@ class Sm90BackwardList {
           uniform(item.k_begin),    uniform(item.stats_begin), uniform(item.sequence), uniform(item.head)};
 }
 
-// Part of an item that belongs to one query head: tiles [tile, tile_end).
+// The tiles [tile, tile_end) of a work item that belong to one query head.
 struct BackwardSegment {
   int step_end;
   int head;  // query head
@@ -256,25 +264,25 @@ struct BackwardSegment {
     const int tile = item.first_tile + step - in_group * item.tiles;
     return {end, item.head + in_group, tile, tile + end - step};
   }
-  // Returns the segment in uniform registers. All lanes of a warp call it.
+  // Returns the segment in uniform registers. All lanes of a warp must call this.
   [[nodiscard]] __device__ __forceinline__ BackwardSegment as_uniform() const {
     return {uniform(step_end), uniform(head), uniform(tile), uniform(tile_end)};
   }
 };
 
-// Returns the padded row, counted through all heads, at which the statistics and sums of a query tile start.
+// Returns the padded row at which the statistics and the dq sums of a query tile start, counted through all heads.
 [[nodiscard]] __device__ __forceinline__ int64 backward_stats_row(const Sm90BackwardArgs& args,
                                                                   const Sm90BackwardItem& item, int head, int tile) {
   return (int64{item.batch} * args.base.num_heads_q + head) * args.stats_rows + item.stats_begin +
          int64{tile} * kBackwardRows;
 }
 
-// Query rows of a thread block or of one warpgroup, and the key tiles that at least one of these rows sees.
+// Query rows of a thread block or of one of its warpgroups, and the key tiles that at least one of these rows sees.
 struct BackwardRows {
-  int row;       // first row, in the sequence
-  int count;     // number of rows that exist; <= 0: none
-  int tile;      // first key tile
-  int tile_end;  // tile_end <= tile: no tile
+  int row;       // first row, as an index in the sequence
+  int count;     // number of rows that exist; not positive if there are none
+  int tile;      // first key tile that a row sees
+  int tile_end;  // end of the key tiles; there are none if tile_end <= tile
 
   template <class Config>
   [[nodiscard]] static __device__ __forceinline__ BackwardRows of(const SequenceSpan& span, const BackwardBand& band,
@@ -290,7 +298,7 @@ struct BackwardRows {
   }
 };
 
-// Work of a thread block of sm90_backward_wide_queries.
+// The work of one thread block of sm90_backward_wide_queries.
 struct alignas(8) BackwardRowBlock {
   uint32 sequence;
   int head;
@@ -302,7 +310,7 @@ struct alignas(8) BackwardRowBlock {
   [[nodiscard]] static __device__ __forceinline__ BackwardRowBlock mine(const Sm90BackwardArgs& args) {
     const auto tiles = static_cast<uint32>(num_tiles(args.base.seqlen_q, kBackwardWideRows));
     constexpr int64 kColumns = Config::kHeadDim + Config::kHeadDimV;
-    // The blocks of a cluster have the same rows and head, each in a different sequence.
+    // The blocks of a cluster process the same rows and the same head, each in a different sequence.
     constexpr uint32 kBlocks = Config::kDtermsBlocks > 1 ? Config::kDtermsBlocks : 1;
     HeadTile at = Config::kMask == MaskKind::kFull && !Config::kIsVarlen
                       ? HeadTile::of_block(blockIdx.x / kBlocks, tiles, args.base.num_heads_q)
@@ -321,14 +329,14 @@ struct alignas(8) BackwardRowBlock {
     return block;
   }
 
-  // Returns the key tiles that the rows see, from a block mask. `rows` then has indices into this list.
+  // Returns the block mask's list of key tiles that the rows see. The tiles in `rows` are then indices into this list.
   template <class Config>
   [[nodiscard]] __device__ __forceinline__ auto list(const Sm90BackwardArgs& args) const {
     return KeyTileList<Config, kBackwardWideRows / kBackwardRows>::of(
         args.options.block_mask, static_cast<int>(sequence), head, rows.row / kBackwardWideRows);
   }
 
-  // Returns the rows of one of the block's warpgroups.
+  // Returns the rows of one of the block's warpgroups, and the key tiles that these rows see.
   template <class Config>
   [[nodiscard]] __device__ __forceinline__ BackwardRows of_warpgroup(int warpgroup) const {
     BackwardRows own = BackwardRows::of<Config>(span, band, rows.row + warpgroup * kBackwardRows, kBackwardRows);

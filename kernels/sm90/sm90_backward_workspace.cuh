@@ -1,4 +1,5 @@
-// Workspace of the sm90 backward pass in global memory: row statistics, sums and counters. Shared by host and device.
+// Layout of the sm90 backward pass's workspace in global memory: row statistics, sums and counters. Shared by host and
+// device.
 #pragma once
 
 #include "../attention/work.cuh"
@@ -7,12 +8,13 @@
 
 namespace attend {
 
-// Turn counters of a tile of dq: one for each of its passes, or one for each warp of its only pass.
+// Turn counters per query tile of dq. There is one for each of the tile's passes, or one for each warp if there is only
+// one pass.
 constexpr int kBackwardTurns = 4;
 
-// Return the rows of one head's statistics and sums. Each sequence has complete tiles of rows. The tiles of packed
-// sequence i start at sm90_backward_first_row(cu_seqlens_q[i], i). The tiles of sequence i - 1 end at or before that
-// row.
+// These functions define the padded rows of one head in the statistics and sums. Each sequence has complete tiles of
+// rows. The tiles of packed sequence i start at row sm90_backward_first_row(cu_seqlens_q[i], i). The tiles of sequence
+// i - 1 end at or before that row.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int64 sm90_backward_padded_rows(int64 seqlen_q) {
   return num_tiles(seqlen_q, kBackwardRows) * kBackwardRows;
 }
@@ -23,16 +25,16 @@ constexpr int kBackwardTurns = 4;
   return (q_begin + sequence * kBackwardRows) / kBackwardRows * kBackwardRows;
 }
 
-// Byte offsets into the workspace, each a multiple of 256. heads: query heads of all sequences, or num_heads_q for
-// packed sequences. rows: padded rows of one head. blocks: grid size of the main kernel if it is persistent, otherwise
-// 0. sums: number of heads that have sums of dq at the same time; if thread blocks own their heads, this is the number
-// of blocks.
+// Byte offsets into the workspace, each a multiple of 256. In the shapes below, `heads` counts the query heads of all
+// sequences, or equals num_heads_q for packed sequences. `rows` is the number of padded rows of one head. `blocks` is
+// the grid size of the main kernel if it is persistent, and 0 otherwise. `sums` is the number of heads that have dq
+// sums at the same time. If thread blocks own their heads, it equals the number of thread blocks.
 struct Sm90BackwardWorkspace {
   int64 lse_log2;       // float (heads, rows)
   int64 delta;          // float (heads, rows)
-  int64 log2_sums;      // float (heads, rows), if rows may be summed again
+  int64 log2_sums;      // float (heads, rows), if sums_rows is set
   int64 dq_sums;        // float (sums, rows, depth), except in the wide form
-  int64 dq_turns;       // uint32 (heads, rows / 64, 4), if additions to dq have an order
+  int64 dq_turns;       // uint32 (heads, rows / 64, 4), if additions to dq have a fixed order
   int64 partial_sums;   // float (blocks, block_n, depth + depth_v)
   int64 partial_ready;  // uint32 (blocks, 2)
   int64 next_item;      // uint32
@@ -63,8 +65,8 @@ struct Sm90BackwardWorkspace {
   [[nodiscard]] static ATTEND_HOST_DEVICE constexpr int64 aligned(int64 bytes) { return (bytes + 255) / 256 * 256; }
 };
 
-// kAddsUp: returns the floats of the sums of dk and dv, to which each query head of a group adds. Their layout is that
-// of the accumulators. heads: KV heads of all sequences.
+// Returns the number of floats in the sums of dk and dv, to which each query head of a group adds if kAddsUp is set.
+// The sums have the same layout as the accumulators. `heads` counts the KV heads of all sequences.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int64 sm90_backward_key_sums(const Sm90BackwardTile& tile, int64 heads,
                                                                         int64 key_blocks) {
   return heads * key_blocks * tile.block_n * tile.columns();

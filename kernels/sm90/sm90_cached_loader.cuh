@@ -1,12 +1,14 @@
-// Loads tiles of keys and values from a cache: Config::kIsCached. A loading warp looks up the pages of its rows one
-// tile ahead, and then issues the copies. A warp issues a copy in about 60 clocks, so small pages need several warps.
+// Loads tiles of keys and values from a cache (Config::kIsCached). A page is a block of the cache. Each loading warp
+// looks up the pages of its rows one tile ahead, and then issues the copies. A warp needs about 60 clocks to issue a
+// copy, so small pages need several loading warps.
 //
-//   kKeyLoaders == 1   each tile lies in one page, or its keys lie in no page. The copy engine loads it as one box.
-//   kHasBoxes          each warp has 32 rows. The copy engine loads them in boxes, each of which lies in one page.
-//   otherwise          each warp has 32 rows and copies them one by one with cp.async.
+// The Config selects one of three modes. If kKeyLoaders is 1, each tile lies in one page or in no page, and TMA loads
+// the tile as one box. Otherwise each loading warp has 32 rows. If kHasBoxes is set, TMA loads these rows in boxes, and
+// each box lies in one page. If kHasBoxes is not set, the warp copies its rows one by one with cp.async.
 //
-// A key is hidden if it lies before the first key (cache_leftpad) or in a page that does not exist. Consumers mask its
-// score. The values of hidden keys, and of keys beyond the sequence, are set to zeros: p is 0, but 0 * NaN is NaN.
+// A key is hidden if it lies before the first key of the sequence (cache_leftpad) or in a page that does not exist.
+// Consumers set the scores of hidden keys to -inf. The loader sets the values of hidden keys, and of keys beyond the
+// sequence, to zero. This is necessary because 0 * NaN is NaN, even though p is 0 there.
 #pragma once
 
 #include "../isa/cp_async.cuh"
@@ -18,11 +20,11 @@
 
 namespace attend {
 
-// Keys of a sequence, for the tiles of its query rows.
+// The keys of one sequence that its query rows may see.
 struct Sm90CachedKeys {
   int64 cache_row;
   int first_key;
-  int begin_key, end_key;  // range of keys that a row of the sequence may see
+  int begin_key, end_key;  // range of keys that at least one query row may see
 
   template <class Config>
   [[nodiscard]] static __device__ __forceinline__ Sm90CachedKeys of(const Sm90CachedArgs& args, const Sm90Work& work) {
@@ -32,15 +34,15 @@ struct Sm90CachedKeys {
   }
 };
 
-// Location of the lane's row of a tile. If the lane has several rows, it is the first one.
+// Location of the row of a key tile that this lane loads. If the lane loads several rows, this is the first one.
 struct Sm90CachedRow {
   int key;
-  int block;    // -1: in no page, or no key of its box may be seen
-  int row;      // row in the block; kKeyLoaders == 1: that of the tile's first row
-  bool exists;  // the key exists and may be seen
+  int block;    // index of the page; -1 if the key has no page, or if no query row may see a key of its box
+  int row;      // row in the page; if kKeyLoaders == 1, the row of the tile's first key
+  bool exists;  // the key exists, and some query row may see it
 };
 
-// One warp of the loading warpgroup. Its ring positions continue from query tile to query tile.
+// One warp of the loading warpgroup. Its positions in the rings of k and v continue from one query tile to the next.
 template <class Config>
 struct Sm90CachedLoader {
   using Shape = Sm90Shape<Config>;
@@ -49,14 +51,15 @@ struct Sm90CachedLoader {
   int warp;
   RingPlace<Config::kStages> k_at = {};
   RingPlace<Config::kStages> v_at = {};
-  uint32 tails = 0;  // tiles of v whose rows this warp has cleared
+  uint32 tails = 0;  // number of tiles of v in which this warp has cleared rows
 
-  // Loads k and v of all tiles that the rows see, in the order of their use. Calls load_q after the first k.
+  // Loads k and v of all key tiles that the query rows see, in the order in which consumers read them. Calls load_q
+  // after the first k is loaded.
   template <class LoadQ>
   __device__ __forceinline__ void load(const Sm90Work& work, const LoadQ& load_q) {
     const Sm90KeyTiles tiles =
         key_tiles_of_rows<Config, Shape::kBlockM>(sm90_mask<Config>(args.options, work), work, work.row);
-    if (tiles.begin >= tiles.end) return;  // consumers also skip the barriers of q, k and v
+    if (tiles.begin >= tiles.end) return;  // there is nothing to load, and consumers do not wait for q, k or v either
     const int head = work.head / static_cast<int>(args.base.num_heads_q / args.base.num_heads_k);
     const Sm90CachedKeys keys = Sm90CachedKeys::of<Config>(args, work);
     int n = tiles.end - 1;
@@ -65,7 +68,8 @@ struct Sm90CachedLoader {
     load_q();
 #pragma unroll 1
     for (--n; n >= tiles.begin; --n) {
-      const Sm90CachedRow behind = find(keys, n - 1);  // looked up while waiting for the tiles before it
+      const Sm90CachedRow behind = find(keys, n - 1);  // looked up before the warp waits for free buffers, so that the
+                                                       // latencies overlap
       load_k(keys, next, head);
       load_v(keys, row, head);
       row = next;
@@ -75,7 +79,7 @@ struct Sm90CachedLoader {
   }
 
  private:
-  static constexpr int kRowChunks = kSwizzleBytes / kChunkBytes;  // of a row of a panel
+  static constexpr int kRowChunks = kSwizzleBytes / kChunkBytes;  // 16-byte chunks in one row of a panel
   static constexpr int kElementsOfChunk = kPanelColumns / kRowChunks;
   static constexpr int kRowsAtOnce = kWarpThreads / kRowChunks, kRowsOfLoop = kWarpThreads / kRowsAtOnce;
 
@@ -85,13 +89,14 @@ struct Sm90CachedLoader {
   [[nodiscard]] __device__ __forceinline__ int in_tile() const {
     return warp * kWarpThreads + lane();
   }
-  // Rows of the warp, and of one box.
+  // Number of rows that this warp loads, and number of rows of one box.
   static constexpr int kRows = Config::kKeyLoaders == 1 ? Config::kBlockN : kWarpThreads;
   [[nodiscard]] __device__ __forceinline__ int box_rows() const {
     return Config::kKeyLoaders == 1 ? Config::kBlockN : Config::kHasBoxes ? 1 << args.box_shift : 1;
   }
 
-  // Returns the location of the lane's row in tile n. Only looks up pages of boxes that have a key that may be seen.
+  // Returns the location of the lane's row in key tile n. Skips the page lookup if no query row may see a key of the
+  // row's box.
   [[nodiscard]] __device__ __forceinline__ Sm90CachedRow find(const Sm90CachedKeys& keys, int n) const {
     const int key = n * Config::kBlockN + in_tile(), box = box_rows();
     const int first = Config::kKeyLoaders == 1 ? n * Config::kBlockN : key & -box;
@@ -104,7 +109,7 @@ struct Sm90CachedLoader {
     return found;
   }
 
-  // Load the warp's rows of a tile of k or v. load_k also writes the bits of hidden rows.
+  // load_k() and load_v() load this warp's rows of one tile of k or v. load_k() also writes the bits of hidden rows.
   __device__ __forceinline__ void load_k(const Sm90CachedKeys& keys, const Sm90CachedRow& row, int head) {
     Mbarrier& full = smem.k_full[k_at.buffer()];
     wait_for(smem.k_empty[k_at.buffer()], k_at.parity() ^ 1);
@@ -130,7 +135,7 @@ struct Sm90CachedLoader {
     v_at.advance();
   }
 
-  // Writes one bit for each of the warp's rows: 1 if it is hidden. Consumers read these bits together with the tile.
+  // Writes one bit for each row of this warp: 1 if the key is hidden. Consumers read these bits together with the tile.
   __device__ __forceinline__ void hide(const Sm90CachedKeys& keys, const Sm90CachedRow& row) const {
     auto& word = smem.hidden.of_tile[k_at.count % smem.hidden.kTiles].word;
 #pragma unroll
@@ -143,10 +148,10 @@ struct Sm90CachedLoader {
   }
   static __device__ __forceinline__ void wait_for(Mbarrier& empty, uint32 parity) {
     if (lane() == 0) empty.wait(parity);
-    __syncwarp();  // the buffer is free: all lanes may load its rows
+    __syncwarp();  // the buffer is free, so all lanes may load rows into it
   }
 
-  // Issues copies of the warp's existing boxes, and announces their bytes to `full`.
+  // Issues TMA copies of this warp's boxes that lie in a page. The barrier `full` is set to expect their bytes.
   template <int kPanels>
   __device__ __forceinline__ void ask_for_boxes(unsigned char* to, const TensorMapArg& map, Mbarrier& full,
                                                 const Sm90CachedRow& row, int head) const {
@@ -155,7 +160,7 @@ struct Sm90CachedLoader {
     const bool begins_box = is_first && row.block >= 0 && in_tile() < Config::kBlockN;
     const uint32 boxes = static_cast<uint32>(__popc(static_cast<int>(__ballot_sync(kAllLanes, begins_box))));
     if (lane() == 0) full.arrive_expect_bytes(kPanels * boxes * box_bytes);
-    __syncwarp();  // the bytes are announced
+    __syncwarp();  // `full` expects the bytes, so the copies may be issued
     if (!begins_box) return;
 #pragma unroll
     for (int panel = 0; panel < kPanels; ++panel) {
@@ -164,7 +169,7 @@ struct Sm90CachedLoader {
     }
   }
 
-  // Calls visit(row) for each of the lane's rows that no query row may see.
+  // Calls visit(row of the tile) for each of the lane's rows of v that no query row may see.
   template <class Visit>
   __device__ __forceinline__ void for_each_empty_row(const Sm90CachedKeys& keys, const Sm90CachedRow& row,
                                                      const Visit& visit) const {
@@ -181,12 +186,14 @@ struct Sm90CachedLoader {
     for_each_empty_row(keys, row, [&](int) { has = true; });
     return has;
   }
-  // Sets such rows of v to zeros. `v_tail` completes when the copy engine has written the warp's boxes.
+  // Sets the rows of v that no query row may see to zero. The barrier `v_tail` completes when TMA has written this
+  // warp's boxes.
   __device__ __forceinline__ void clear_rows(const Sm90CachedKeys& keys, const Sm90CachedRow& row, unsigned char* v,
                                              Mbarrier& full) {
-    smem.v_tail[warp].wait(tails++ % 2);  // the boxes have arrived: the copy engine overwrites no zeros
+    smem.v_tail[warp].wait(tails++ % 2);  // wait until the boxes have arrived, so that TMA does not overwrite the zeros
     for_each_empty_row(keys, row, [&](int empty) {
-      uint4* const to = reinterpret_cast<uint4*>(v + empty * kSwizzleBytes);  // zeros need no swizzle
+      // Zeros need no swizzle, because all chunks are equal.
+      uint4* const to = reinterpret_cast<uint4*>(v + empty * kSwizzleBytes);
 #pragma unroll
       for (int panel = 0; panel < Shape::kPanelsV; ++panel) {
 #pragma unroll 1
@@ -196,12 +203,12 @@ struct Sm90CachedLoader {
       }
     });
     fence_smem_for_async();
-    __syncwarp();  // all zeros are written and visible to the tensor cores: the rows may be announced
+    __syncwarp();  // all zeros are written and visible to the tensor cores, so `full` may complete
     if (lane() == 0) full.arrive();
   }
 
-  // Calls visit(row of the warp, offset of the lane's chunk in the panel). A lane has one of the eight chunks of every
-  // fourth row.
+  // Calls visit(row of the warp, byte offset of the lane's chunk in the panel) for the rows that this lane copies. Each
+  // lane copies one of the eight 16-byte chunks of every fourth row.
   template <int kUnroll, class Visit>
   __device__ __forceinline__ void for_each_row(const Visit& visit) const {
 #pragma unroll kUnroll
@@ -214,16 +221,17 @@ struct Sm90CachedLoader {
     }
   }
 
-  // Issues copies of the warp's rows. Rows that do not exist, and columns beyond the last, become zeros. `full`
-  // completes when the rows have arrived. Consumers fence them for the tensor cores (Sm90Consumer::wait_for).
+  // Issues cp.async copies of this warp's rows. Rows that do not exist and columns beyond kColumns become zero. The
+  // barrier `full` completes when the rows have arrived. Consumers then issue a fence, so that the tensor cores see the
+  // rows (Sm90Consumer::wait_for).
   template <int kColumns>
   __device__ __forceinline__ void ask_for_rows(unsigned char* to, const void* tensor, const TensorStrides& stride,
                                                Mbarrier& full, const Sm90CachedRow& row, int head) const {
     const int64 offset = row.exists ? stride.offset(row.block, head, row.row) : -1;
     const uint64 chunks = static_cast<uint64>(offset) / kElementsOfChunk;
     const uint32 near = static_cast<uint32>(chunks);
-    // If all rows exist and lie within 64 GB of the tensor's start, a 32-bit shuffle is enough to pass a row's
-    // position.
+    // If all rows exist and lie within 64 GB of the tensor's start, a chunk number fits into 32 bits. One 32-bit
+    // shuffle then broadcasts the position of a row.
     if (kColumns % kPanelColumns == 0 && __all_sync(kAllLanes, offset >= 0 && chunks == near)) {
       for_each_row<sm90_panels(kColumns) <= 2 ? kRowsOfLoop : 2>([&](int at, uint32 place) {
         const uint64 chunk = __shfl_sync(kAllLanes, near, at) + lane() % kRowChunks;
@@ -246,12 +254,13 @@ struct Sm90CachedLoader {
       });
     }
     cp_async_arrive(full);
-    __syncwarp();  // all lanes have issued their ordinary writes
+    __syncwarp();  // all lanes have issued their plain writes to shared memory
     arrive_as_warp(full);
   }
 };
 
-// All loading warps except the first, which announces tiles of query rows (sm90_producer.cuh).
+// A loading warp other than the first. The first warp also chooses the query tiles and writes them to shared memory
+// (sm90_producer.cuh).
 template <class Config>
 struct Sm90CachedHelper {
   Sm90Storage<Config>& smem;
@@ -261,9 +270,10 @@ struct Sm90CachedHelper {
     Sm90CachedLoader<Config> loader = {smem, args, warp};
     RingPlace<kSm90WorkSlots> work_at;
     for (;;) {
-      smem.work_full[work_at.buffer()].wait(work_at.parity());  // the next tile is announced
+      // Wait until the first warp has written the next query tile.
+      smem.work_full[work_at.buffer()].wait(work_at.parity());
       const Sm90Work work = smem.work[work_at.buffer()];
-      __syncwarp();  // all lanes have read the work: it may be overwritten
+      __syncwarp();  // all lanes have read the query tile, so it may be overwritten
       arrive_as_warp(smem.work_empty[work_at.buffer()]);
       if (work.sequence == Sm90Work::kNoWork) return;
       loader.load(work, [] {});

@@ -1,4 +1,4 @@
-// Stores o / l and lse of a consumer warpgroup's 64 rows from registers to memory.
+// Writes the output o / l and lse of the 64 query rows of a consumer warpgroup from registers to memory.
 #pragma once
 
 #include "../attention/merge_rows.cuh"
@@ -13,21 +13,22 @@
 
 namespace attend {
 
-constexpr int kSm90StoreBarrier = 8;  // of consumer 0; the other consumers use the next ones
+constexpr int kSm90StoreBarrier = 8;  // named barrier of consumer 0; consumer i uses kSm90StoreBarrier + i
 
-// Returns the thread's index in its warpgroup, read again. A kept value would need a register in the loop over keys.
+// Returns the thread's index in its warpgroup. Reads the special register again, because a stored value would occupy a
+// register during the loop over keys.
 [[nodiscard]] __device__ __forceinline__ int reread_thread() {
   uint32 thread;
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
   return static_cast<int>(thread % kWarpgroup);
 }
 
-// Rows of a warpgroup, and the two rows of the thread.
+// The rows of a warpgroup, and the two rows that the calling thread holds.
 struct Sm90Rows {
-  int consumer;  // index of the warpgroup, in a uniform register
-  int thread;    // index in the warpgroup
-  int first;     // first row of the warpgroup, in the sequence
-  int mine;      // the thread's row h = 0; row h = 1 is kRowHalf below
+  int consumer;  // index of the consumer warpgroup, in a uniform register
+  int thread;    // index of the thread in the warpgroup
+  int first;     // first row of the warpgroup, as an index in the sequence
+  int mine;      // the thread's row h = 0; its row h = 1 lies kRowHalf rows below
 
   [[nodiscard]] static __device__ __forceinline__ Sm90Rows of(const Sm90Work& work, int consumer) {
     const int thread = reread_thread();
@@ -36,15 +37,16 @@ struct Sm90Rows {
   }
 };
 
-// Returns the factor of lse: 1, or log2(e) for callers of the cache that request base-2 logarithms.
+// Returns the factor that converts lse from natural logarithms. It is log2(e) if the caller requests base 2, which only
+// the cache interface allows, and 1 otherwise.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ float lse_unit(const Sm90ForwardArgs& args) {
   if constexpr (Config::kIsCached) return static_cast<const Sm90CachedArgs&>(args).lse_base2 != 0 ? kLog2E : 1.0f;
   return 1.0f;
 }
 
-// Returns the position of the tile's o and lse. kSplitsKeys: the batch entries of one part of the keys follow those of
-// the previous part.
+// Returns the position of the tile's o and lse. If kSplitsKeys is set, the outputs over one part of the keys follow the
+// outputs over the previous part. Each part has `batch` entries.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ SequenceSpan span_of_outputs(const Sm90ForwardArgs& args,
                                                                       const Sm90Work& work) {
@@ -66,8 +68,8 @@ __device__ __forceinline__ void store_lse(const Sm90ForwardArgs& args, const Sm9
   }
 }
 
-// Stores o from threads, 16 bytes per lane. Used if o cannot be staged, or if the next rows belong to another sequence.
-// All lanes of the warp call it.
+// Stores o with 16 bytes per lane, directly from registers. Used if o has no staging buffer in shared memory, and if
+// the following rows in memory belong to another sequence. All lanes of the warp must call it.
 template <class Config>
 __device__ __forceinline__ void store_o_directly(const Sm90ForwardArgs& args, const Sm90Work& work,
                                                  const Sm90Rows& rows,
@@ -82,7 +84,8 @@ __device__ __forceinline__ void store_o_directly(const Sm90ForwardArgs& args, co
     for (int column = 0; column < Sm90Shape<Config>::kColumnsV; column += 4 * kColumnsOfTile) {
       uint32 four[4];
 #pragma unroll
-      for (int j = 0; j < 4; ++j) {  // 16 of the last 32 columns may not exist
+      for (int j = 0; j < 4; ++j) {
+        // if kColumnsV is not a multiple of 32, the last 16 columns of this group do not exist.
         const int i = column / 4 + h + 2 * j;
         four[j] = i < Sm90Fragments<Config>::kOutputs / 2 ? pair[i] : 0;
       }
@@ -94,15 +97,16 @@ __device__ __forceinline__ void store_o_directly(const Sm90ForwardArgs& args, co
   }
 }
 
-// Stores o with the copy engine, from the buffer of the warpgroup's q. The warpgroup's products of q must be complete.
+// Stores o with TMA. The buffer that held the warpgroup's q serves as the staging buffer, so all products that read q
+// must be complete.
 template <class Config>
 __device__ __forceinline__ void store_o_by_tma(const Sm90ForwardArgs& args, const Sm90Work& work, const Sm90Rows& rows,
                                                uint32 q_smem,
                                                const uint32 (&pair)[Sm90Fragments<Config>::kOutputs / 2]) {
   using Shape = Sm90Shape<Config>;
   const int lane = rows.thread % 32;
-  const int row = rows.thread / 32 * 16 + lane % 16;  // this lane passes the row's address to stmatrix
-  const int half = lane / 16;                         // half of the 16 columns of one stmatrix
+  const int row = rows.thread / 32 * 16 + lane % 16;  // the row whose address this lane passes to stmatrix
+  const int half = lane / 16;                         // which half of the 16 columns of one stmatrix this lane writes
 #pragma unroll
   for (int i = 0; i < Shape::kColumnsV / 16; ++i) {
     const int piece = i % 4 * 2 + half;
@@ -110,7 +114,8 @@ __device__ __forceinline__ void store_o_by_tma(const Sm90ForwardArgs& args, cons
     stmatrix_x4(q_smem + i / 4 * Shape::kPanelBytesQ + row * kSwizzleBytes + ((piece ^ (row % 8)) << 4), four);
   }
   fence_smem_for_async();
-  barrier_wait<kWarpgroup>(kSm90StoreBarrier + rows.consumer);  // all of o is written and visible to the copy engine
+  // All threads have written their part of o, and TMA may read it.
+  barrier_wait<kWarpgroup>(kSm90StoreBarrier + rows.consumer);
   if (rows.thread != 0) return;
 #pragma unroll
   for (int panel = 0; panel < Shape::kPanelsV; ++panel) {
@@ -121,7 +126,7 @@ __device__ __forceinline__ void store_o_by_tma(const Sm90ForwardArgs& args, cons
   tma_store_commit();
 }
 
-// kSplitsKeys: stores o and lse over a part of the keys, for the merge of all parts.
+// Stores o and lse over one part of the keys. A later merge kernel combines all parts. Used if kSplitsKeys is set.
 template <class Config>
 __device__ __forceinline__ void store_part(const Sm90ForwardArgs& args, const Sm90Work& work, const Sm90Rows& rows,
                                            const float (&factor)[kRowsOfThread], const float (&lse)[kRowsOfThread],
@@ -144,7 +149,8 @@ __device__ __forceinline__ void store_part(const Sm90ForwardArgs& args, const Sm
   }
 }
 
-// kAddsToOutputs: merges the rows' o and lse over these keys into those in memory, over other keys. All are floats.
+// Merges o and lse over the current keys with the o and lse in memory, which were computed over other keys. All values
+// are floats. Used if kAddsToOutputs is set.
 template <class Config>
 __device__ __forceinline__ void merge_rows(const Sm90ForwardArgs& args, const Sm90Work& work, const Sm90Rows& rows,
                                            const float (&factor)[kRowsOfThread], const float (&lse)[kRowsOfThread],
@@ -159,7 +165,7 @@ __device__ __forceinline__ void merge_rows(const Sm90ForwardArgs& args, const Sm
       before[h] = args.base.lse[span.query_offset(args.base.lse_stride, work.head, row)];
     }
   }
-  __syncwarp();  // the quad has read its rows' lse, so one of its lanes may overwrite it
+  __syncwarp();  // all four lanes of the quad have read lse of their rows, so one of them may overwrite it
   const float after[kRowsOfThread] = {merged(before[0], lse[0]).lse, merged(before[1], lse[1]).lse};
   store_lse<Config>(args, work, rows, after);
 #pragma unroll
@@ -170,7 +176,8 @@ __device__ __forceinline__ void merge_rows(const Sm90ForwardArgs& args, const Sm
     const float scale = weights.part * factor[h];
     auto* const o_row = static_cast<float*>(args.base.o) + span.query_offset(args.base.o_stride, work.head, row) +
                         accumulator_column(rows.thread);
-    // All loads are issued before the first store. o in memory is undefined if its row has seen no key.
+    // All loads are issued before the first store. If no earlier key was visible to the row, o in memory is undefined
+    // and is not read.
     float2 found[Sm90Shape<Config>::kColumnsV / kColumnsOfTile] = {};
     if (before[h] != -kInfinity) {
 #pragma unroll
@@ -193,12 +200,13 @@ template <class Config>
   return RowEnd<Config>::of(args.options, work.sequence, work.head);
 }
 
-// Stores the result of rows that see no key: o = 0, and lse = -inf or the head's logit. kAddsToOutputs: the rows keep
-// their results over other keys. kSplitsKeys: stores only lse, because the merge does not read o of such a part.
+// Stores the result of rows that see no key: o = 0, and lse = -inf or the head's logit. If kAddsToOutputs is set, the
+// rows keep their results over other keys. If kSplitsKeys is set, only lse is stored, because the merge does not read o
+// of a part without visible keys.
 template <class Config>
 __device__ __forceinline__ void store_nothing_seen(const Sm90ForwardArgs& args, const Sm90Work& work,
                                                    const Sm90Rows& rows) {
-  if constexpr (Config::kAddsToOutputs) {  // o in memory may be undefined
+  if constexpr (Config::kAddsToOutputs) {  // o in memory may be undefined; merge_rows() then stores zeros
     const float nothing[Sm90Fragments<Config>::kOutputs] = {};
     merge_rows<Config>(args, work, rows, {0.0f, 0.0f}, {-kInfinity, -kInfinity}, nothing);
     return;
@@ -240,8 +248,10 @@ __device__ __forceinline__ void store_rows(const Sm90ForwardArgs& args, const Sm
     store_o_directly<Config>(args, work, rows, pair);
   } else if (!Config::kIsVarlen || rows.first + kWarpgroupRows <= work.seqlen_q) {
     store_o_by_tma<Config>(args, work, rows, q_smem, pair);
-  } else {  // the copy engine would also overwrite rows of the next sequence
-    barrier_wait<kWarpgroup>(kSm90StoreBarrier + rows.consumer);  // the entire warpgroup has read q
+  } else {
+    // Wait until all threads of the warpgroup have read q. TMA is not used, because it would also overwrite rows of the
+    // next sequence.
+    barrier_wait<kWarpgroup>(kSm90StoreBarrier + rows.consumer);
     store_o_directly<Config>(args, work, rows, pair);
   }
 }

@@ -1,4 +1,4 @@
-// Stores o / l and lse of a consumer's 64 rows of sm90_f32_forward from registers to memory.
+// Writes o / l and lse of the 64 query rows of a consumer of sm90_f32_forward from registers to memory.
 #pragma once
 
 #include "../attention/row_end.cuh"
@@ -7,7 +7,7 @@
 
 namespace attend {
 
-// Stores o of the thread's rows, each times its factor.
+// Stores o of the thread's two rows. Each row is multiplied by its factor.
 template <class Config>
 __device__ __forceinline__ void f32_store_o(const Sm90ForwardArgs& args, const Sm90Work& work, const Sm90Rows& rows,
                                             const float (&factor)[kRowsOfThread],

@@ -1,19 +1,22 @@
-// sm90_f32_forward: o = softmax(s) v and lse for float32, with the accuracy of float32 arithmetic, on Hopper's tensor
-// cores.
+// sm90_f32_forward: computes o = softmax(s) v and lse for float32 tensors on Hopper's tensor cores, with the accuracy
+// of float32 arithmetic.
 //
-// Shapes   q (batch, heads, seqlen_q, d), k (batch, heads_k, seqlen_k, d), v (batch, heads_k, seqlen_k, d_v) and o;
-//          packed sequences. Any strides and addresses, because the preparing kernel reads q, k and v.
-// Supports float32, d and d_v from 8 to 128, every option except dropout and rings. Requires sm_90a.
-// Work     sm90_f32_split.cuh writes each operand as two float16 pieces. A product of two operands is three products of
-//          pieces (sm90_f32_products.cuh). The product of p and v of a key tile has a separate sum, which is added to o
-//          in float32. The reason: tensor cores truncate their sums, so o would lose up to 2^-24 of its value with each
-//          product. The rest of the work is divided as in sm90_forward.cuh. The step of a consumer for key tile n:
-//            1  issue s = q k(n)^T and pv = p(n + 1) v(n + 1), in turn with the other consumer (Sm90Turn)
-//            2  o += pv
-//            3  scores, softmax: p(n) in two pieces; o is rescaled if the row maximum has risen.
-// Memory   both pieces of q, rings of both pieces of k and v: Sm90F32Storage.
-// Measured docs/hopper_forward.md
-// Called   by compute 'sm90_f32_forward': src/cuda/launch/sm90_f32_forward.cpp.
+// Shapes   q (batch, heads, seqlen_q, d), k (batch, heads_k, seqlen_k, d), v (batch, heads_k, seqlen_k, d_v), o (batch,
+//          heads, seqlen_q, d_v), or packed sequences. Any strides and addresses are allowed, because a preparing
+//          kernel reads q, k and v.
+// Supports float32, d and d_v from 8 to 128, and every option except dropout and parts of larger problems (rings).
+//          Requires sm_90a.
+// Work     sm90_f32_split.cuh writes each operand as two float16 pieces. A product of two operands consists of three
+//          products of pieces (sm90_f32_products.cuh). Tensor cores truncate their sums, so each product that is added
+//          to o could lose 2^-24 of o. To avoid this, the product p v of each key tile has a separate accumulator pv,
+//          which is added to o in float32. The work is otherwise divided as in sm90_forward.cuh. For each key tile n, a
+//          consumer executes three steps:
+//            1  Issue s = q k(n)^T and pv = p(n + 1) v(n + 1). The consumers take turns to issue (Sm90Turn).
+//            2  Add pv to o.
+//            3  Compute the scores, and p(n) as two pieces. Rescale o if the row maximum has risen.
+// Memory   Sm90F32Storage holds both pieces of q, and rings of both pieces of k and v, in shared memory.
+// Measured in docs/hopper_forward.md.
+// Called   by the backend 'sm90_f32_forward' (src/cuda/launch/sm90_f32_forward.cpp).
 // Source   Shah et al., FlashAttention-3 (2024), Algorithm 1; Ootomo and Yokota, Recovering single precision accuracy
 //          from Tensor Cores while surpassing the FP32 theoretical peak performance (2022)
 #pragma once
@@ -28,20 +31,20 @@
 
 namespace attend {
 
-// State of a consumer's rows while it iterates over key tiles.
+// State of a consumer's query rows during the loop over key tiles.
 template <class Config>
 struct F32RowState {
   const Sm90Scores<Config>& scores;
-  uint32 q_smem;           // address of the warpgroup's first row
-  float q_unit;            // of q's pieces
-  const float* key_units;  // of the head's key tiles: F32Pieces
+  uint32 q_smem;           // shared-memory address of the warpgroup's first row of q
+  float q_unit;            // factor of the pieces of q
+  const float* key_units;  // factors of the head's key tiles (F32Pieces::key_units)
   F32Softmax<Config>& softmax;
-  float v_unit = 0.0f;  // of the tile whose p v is next
+  float v_unit = 0.0f;  // factor of v in the tile whose product p v is added next
   float (&o)[Sm90F32Shape<Config>::kOutputs];
   float (&pv)[Sm90F32Shape<Config>::kOutputs];
 };
 
-// Consumer warpgroup: 64 query rows of each of the block's tiles.
+// A consumer warpgroup. It has 64 query rows of each query tile of the block.
 template <class Config>
 struct F32Consumer {
   using Shape = Sm90F32Shape<Config>;
@@ -53,15 +56,17 @@ struct F32Consumer {
   const Sm90F32ForwardArgs& args;
   Sm90Turn<Config> turn;
   RingPlace<1> q_at = {};
-  Place at = {};  // buffer of k, and of v between query tiles; within a query tile v is one behind
+  Place at = {};  // position in the ring of k. Between query tiles it is also the position in the ring of v; within a
+                  // query tile v is one behind
 
-  // Skips key tiles that only other warpgroups of the block need.
+  // Skips key tiles that this warpgroup does not need but other warpgroups of the block do.
   __device__ __forceinline__ void skip(int tiles) {
 #pragma unroll 1
     for (; tiles > 0; --tiles) {
       turn.wait();
       turn.pass();
-      smem.k_full[at.buffer()].wait(at.parity());  // otherwise the release could count for the previous tile
+      // Without this wait, the arrival at k_empty could be counted for the previous tile in this buffer.
+      smem.k_full[at.buffer()].wait(at.parity());
       arrive_as_warp(smem.k_empty[at.buffer()]);
       smem.v_full[at.buffer()].wait(at.parity());
       arrive_as_warp(smem.v_empty[at.buffer()]);
@@ -69,20 +74,21 @@ struct F32Consumer {
     }
   }
 
-  // Issues s = q k^T of tile n and pv of tile n + 1, in this consumer's turn. Returns the buffer of that v.
+  // Issues s = q k^T for key tile n and pv for key tile n + 1, when this consumer has its turn. Returns the ring
+  // position of that v.
   [[nodiscard]] __device__ __forceinline__ Place issue_products(RowState& rows, ScoreTile& s, const Weights& p) {
     const Place v_at = at;
     at.advance();
-    smem.k_full[at.buffer()].wait(at.parity());  // k of tile n has arrived
+    smem.k_full[at.buffer()].wait(at.parity());  // wait until k of tile n has arrived
     turn.wait();
     f32_begin_qk<Config>(s, rows.q_smem, smem_address(smem.k[at.buffer()]));
-    smem.v_full[v_at.buffer()].wait(v_at.parity());  // v of tile n + 1 has arrived
+    smem.v_full[v_at.buffer()].wait(v_at.parity());  // wait until v of tile n + 1 has arrived
     f32_begin_pv<Config>(rows.pv, p, smem_address(smem.v[v_at.buffer()]));
     turn.pass();
     return v_at;
   }
 
-  // Units of tile n: of q k^T, and of v.
+  // Factors of a key tile. s is the factor of q k^T, and v that of the pieces of v.
   struct Units {
     float s;
     float v;
@@ -92,12 +98,13 @@ struct F32Consumer {
     return {rows.q_unit * of_keys.x, of_keys.y};
   }
 
-  // Turns the completed products of pieces into scores. Returns the factor that turns scores into exponents of 2.
+  // Turns the completed products of pieces into scores. Returns the factor that turns these scores into exponents of 2.
   template <bool kIsFirst>
   [[nodiscard]] __device__ __forceinline__ float finish_scores(const RowState& rows, ScoreTile& s,
                                                                const SeenKeyTile<Config>& tile, float unit) {
     arrive_as_warp(smem.k_empty[at.buffer()]);
-    constexpr bool kHasRules = Sm90Scores<Config>::kHasRules;  // the rules need q k^T in natural units
+    constexpr bool kHasRules = Sm90Scores<Config>::kHasRules;  // score modifications need q k^T itself, so the products
+                                                               // are multiplied by `unit`
     if constexpr (kHasRules) {
 #pragma unroll
       for (int i = 0; i < Shape::kScores; ++i) s[i] *= unit;
@@ -105,17 +112,17 @@ struct F32Consumer {
     const uint32 no_terms[Sm90Scores<Config>::kTermsWords] = {};
     rows.scores.template finish<kIsFirst>(s, tile, false, no_terms);
     if constexpr (kScoreUnits<Config> == ScoreUnits::kNatural) F32Softmax<Config>::limit(s);
-    constexpr float kLeast = 0x1p-100f;  // as in sm90_folded_scale: 0 * -inf would be NaN
+    constexpr float kLeast = 0x1p-100f;  // the same bound as in sm90_folded_scale, because 0 * -inf would be NaN
     return kHasRules ? rows.scores.multiplier() : fmaxf(rows.scores.multiplier() * unit, kLeast);
   }
 
-  // Adds pv to o. The products of pv must be complete.
+  // Adds pv to o. The product pv must be complete.
   __device__ __forceinline__ void add_products(RowState& rows) {
 #pragma unroll
     for (int i = 0; i < Shape::kOutputs; ++i) rows.o[i] = fmaf(rows.pv[i], rows.v_unit, rows.o[i]);
   }
 
-  // Processes tile n. Its softmax overlaps with the other consumer's products.
+  // Processes key tile n. Its softmax overlaps with the other consumer's products.
   __device__ __forceinline__ void step(RowState& rows, int place, bool is_last, Weights& p) {
     ScoreTile s;
     const Place v_at = issue_products(rows, s, p);
@@ -132,9 +139,9 @@ struct F32Consumer {
     rows.v_unit = units.v;
   }
 
-  // Adds p v of the first key tile, which is processed last.
+  // Adds p v of the first key tile of the range, which is processed last.
   __device__ __forceinline__ void finish_products(RowState& rows, const Weights& p) {
-    smem.v_full[at.buffer()].wait(at.parity());  // v of that tile has arrived
+    smem.v_full[at.buffer()].wait(at.parity());  // wait until v of that tile has arrived
     f32_begin_pv<Config>(rows.pv, p, smem_address(smem.v[at.buffer()]));
     wgmma_wait<0>(rows.pv);
     arrive_as_warp(smem.v_empty[at.buffer()]);
@@ -142,13 +149,14 @@ struct F32Consumer {
     add_products(rows);
   }
 
-  // Computes o and softmax of the rows for the key tiles at these positions, last to first. There is at least one.
+  // Computes o and the softmax state of the rows over the key tiles at these list positions, from last to first. The
+  // range must not be empty.
   __device__ __forceinline__ void attend_keys(RowState& rows, Sm90KeyTiles tiles) {
     Weights p;
     int place = tiles.end - 1;
-    {  // the first iteration has no p v yet
+    {  // the first iteration issues only q k^T, because there is no p yet
       ScoreTile s;
-      smem.k_full[at.buffer()].wait(at.parity());  // k of the tile has arrived
+      smem.k_full[at.buffer()].wait(at.parity());  // wait until k of the tile has arrived
       turn.wait();
       f32_begin_qk<Config>(s, rows.q_smem, smem_address(smem.k[at.buffer()]));
       turn.pass();
@@ -167,7 +175,7 @@ struct F32Consumer {
     rows.softmax.finish();
   }
 
-  // Processes one tile of query rows.
+  // Processes one query tile.
   __device__ __forceinline__ void consume(const Sm90Work& work) {
     const WindowMask mask = sm90_mask<Config>(args.options, work);
     const Sm90KeyList<Config> list = sm90_key_list<Config>(args, work);
@@ -182,7 +190,7 @@ struct F32Consumer {
     if (seen.begin >= seen.end) {
       skip(all.end - all.begin);
       f32_store_nothing_seen<Config>(args, work, Sm90Rows::of(work, turn.consumer));
-      smem.q_full.wait(q_at.parity());  // otherwise the release could count for the previous tile
+      smem.q_full.wait(q_at.parity());  // without this wait, the arrival at q_empty could be counted for the previous q
       arrive_as_warp(smem.q_empty);
     } else {
       skip(all.end - seen.end);
@@ -212,7 +220,7 @@ struct F32Consumer {
                      .softmax = softmax,
                      .o = o,
                      .pv = pv};
-    smem.q_full.wait(q_at.parity());  // q has arrived
+    smem.q_full.wait(q_at.parity());  // wait until q has arrived
     attend_keys(rows, seen);
     f32_store_rows<Config>(args, work, Sm90Rows::of(work, turn.consumer), softmax, o);
   }
@@ -221,18 +229,20 @@ struct F32Consumer {
     if constexpr (Config::kPingPong) turn.begin();
     RingPlace<kSm90WorkSlots> work_at;
     for (;;) {
-      smem.work_full[work_at.buffer()].wait(work_at.parity());  // the next tile is announced
+      // Wait until the producer has written the next query tile.
+      smem.work_full[work_at.buffer()].wait(work_at.parity());
       const Sm90Work& work = smem.work[work_at.buffer()];
       if (work.sequence == Sm90Work::kNoWork) break;
       consume(work);
-      arrive_as_warp(smem.work_empty[work_at.buffer()]);  // consume() ends with __syncwarp(): all lanes have read it
+      // consume() ends with __syncwarp(), so all lanes have read the query tile.
+      arrive_as_warp(smem.work_empty[work_at.buffer()]);
       work_at.advance();
     }
   }
 };
 
-// Computes o and lse. The grid may have any number of blocks, which share all tiles. Warpgroup 0 loads, and the others
-// compute.
+// Computes o and lse. The grid may have any number of blocks, which share all query tiles. Warpgroup 0 loads, and the
+// other warpgroups compute.
 template <class Config>
 __device__ void sm90_f32_forward(const Sm90F32ForwardArgs& args) {
   using Shape = Sm90F32Shape<Config>;
@@ -246,8 +256,9 @@ __device__ void sm90_f32_forward(const Sm90F32ForwardArgs& args) {
   auto& smem = *reinterpret_cast<Sm90F32Storage<Config>*>(smem_bytes);
 
   if (threadIdx.x == 0) smem.init_barriers();
-  __syncthreads();  // the barriers are initialised: all threads may wait, arrive and load
-  const int group = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kWarpgroup, 0);  // in a uniform register
+  __syncthreads();  // the barriers are initialised, so all threads may use them
+  // The shuffle places the value in a uniform register.
+  const int group = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
   if (group == 0) {
     give_registers<Config::kProducerRegisters>();
     if (__shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kWarpThreads, 0) == 0) {

@@ -1,5 +1,5 @@
-// Loading warp of sm90_f32_forward: one of its lanes issues the copies of pieces. It skips heads that are marked as
-// wide (sm90_f32_split.cuh).
+// The loading warp of sm90_f32_forward. One of its lanes issues the copies of pieces. The warp skips heads that are
+// marked as wide (sm90_f32_split.cuh).
 #pragma once
 
 #include "../isa/wgmma.cuh"
@@ -10,12 +10,12 @@
 
 namespace attend {
 
-// Position of the pieces of a tile of query rows, and of its head's keys.
+// Position of the pieces of a query tile and of its head's keys.
 template <class Config>
 struct F32Place {
-  int head_q;  // head in the maps
+  int head_q;  // index of the head in q_map
   int head_k;
-  int first_q;  // the sequence's first row of pieces
+  int first_q;  // row of pieces at which the sequence starts in q_map
   int first_k;
 
   [[nodiscard]] static __device__ __forceinline__ F32Place of(const Sm90F32ForwardArgs& args, const Sm90Work& work) {
@@ -30,7 +30,7 @@ struct F32Place {
   }
 };
 
-// Loads q, k and v. Its ring positions continue from query tile to query tile.
+// Loads q, k and v. Its positions in the rings of buffers continue from one query tile to the next.
 template <class Config>
 struct F32Producer {
   using Shape = Sm90F32Shape<Config>;
@@ -43,7 +43,7 @@ struct F32Producer {
 
   [[nodiscard]] static __device__ __forceinline__ bool is_loader() { return threadIdx.x % 32 == 0; }
 
-  // Loads both pieces of some rows.
+  // Loads both pieces of a tile of rows.
   template <int kPanels>
   static __device__ __forceinline__ void load(void* to, int panel_bytes, const TensorMapArg& map, Mbarrier& full,
                                               int row, int head) {
@@ -58,7 +58,8 @@ struct F32Producer {
     }
   }
 
-  // Each load waits until its buffer is free. The first waits pass, because a new barrier reports a free buffer.
+  // Each load_ function waits until its buffer is free. The waits for the first use of a buffer return at once, because
+  // a new barrier counts as completed for the other parity.
   __device__ __forceinline__ void load_q(const F32Place<Config>& place, const Sm90Work& work) {
     smem.q_empty.wait(q_at.parity() ^ 1);
     load<Shape::kPanelsQk>(smem.q, Shape::kPanelBytesQ, args.q_map, smem.q_full, place.first_q + work.row,
@@ -78,12 +79,13 @@ struct F32Producer {
     v_at.advance();
   }
 
-  // Loads q, k and v of the tile in the order of their use: v of a key tile follows k of the next one.
+  // Loads q, k and v of a query tile in the order in which consumers read them: v of a key tile follows k of the next
+  // key tile.
   __device__ __forceinline__ void load_tile(const Sm90Work& work) {
     const Sm90KeyList<Config> list = sm90_key_list<Config>(args, work);
     const Sm90KeyTiles tiles =
         places_of_rows<Config, Shape::kBlockM>(list, sm90_mask<Config>(args.options, work), work, work.row);
-    if (tiles.begin >= tiles.end) return;  // consumers also skip the barriers of q, k and v
+    if (tiles.begin >= tiles.end) return;  // there is nothing to load, and consumers do not wait for q, k or v either
     const F32Place<Config> place = F32Place<Config>::of(args, work);
     int number = list.number(tiles.end - 1);
     load_k(place, number);
@@ -103,15 +105,16 @@ struct F32Producer {
     return __ldg(args.pieces.wide + work.sequence * static_cast<int>(args.base.num_heads_k) + head_k) != 0;
   }
 
-  // Runs the producer. All lanes of one warp call it.
+  // Runs the loading warp. All its lanes must call this.
   __device__ __forceinline__ void run() {
     Sm90TileWalk<Config> walk(args);
     for (;;) {
       const Sm90Work work = walk.tile();
       const bool is_end = work.sequence == Sm90Work::kNoWork;
-      if (!is_end) walk.take();  // the request overlaps with the loads of this tile
+      if (!is_end) walk.take();  // the latency of the request overlaps with the loads of this tile
       if (is_end || !is_wide(work)) {
-        smem.work_empty[work_at.buffer()].wait(work_at.parity() ^ 1);  // all have left the previous tile
+        // Wait until all warps have left the tile that used this slot before.
+        smem.work_empty[work_at.buffer()].wait(work_at.parity() ^ 1);
         if (is_loader()) {
           smem.work[work_at.buffer()] = work;
           smem.work_full[work_at.buffer()].arrive();

@@ -1,7 +1,7 @@
-// The two matrix products of a consumer of sm90_f32_forward. Each operand has two pieces:
+// Issues the two matrix products of a consumer of sm90_f32_forward. Each operand has a high and a low piece:
 //   a b = a_high b_low + a_low b_high + a_high b_high
-// a_low b_low is below 2^-22 of the result and is left out. The small products come first, because tensor cores
-// truncate each sum to 24 bits. While the sum only has small products, the truncation loses little.
+// The product a_low b_low is below 2^-22 of the result and is left out. Tensor cores truncate each sum to 24 bits. The
+// small products come first, because truncation loses little while the sum holds only small products.
 #pragma once
 
 #include "../isa/wgmma_widths.cuh"
@@ -11,7 +11,7 @@ namespace attend {
 
 constexpr int kPieceProducts = 3;
 
-// Return the pieces of a product's operands.
+// first_piece() and second_piece() return which piece of the first and of the second operand a product reads.
 [[nodiscard]] __device__ __forceinline__ constexpr Piece first_piece(int product) {
   return product == 1 ? kLowPiece : kHighPiece;
 }
@@ -19,14 +19,14 @@ constexpr int kPieceProducts = 3;
   return product == 0 ? kLowPiece : kHighPiece;
 }
 
-// p of a thread: pairs of neighbours, with each piece as an A operand.
+// p of a thread, as pairs of adjacent entries. Each piece is an A operand.
 template <class Config>
 struct F32Weights {
   uint32 piece[kPieces][Sm90F32Shape<Config>::kPairs];
 };
 
-// Issues s = q k^T, or -q k^T if kNegateScores. s must not be accessed until wgmma_wait. q_smem: the warpgroup's first
-// row of the high piece.
+// Issues s = q k^T, or s = -q k^T if kNegateScores is set. s must not be accessed before wgmma_wait. q_smem is the
+// shared-memory address of the warpgroup's first row in the high piece of q.
 template <class Config>
 __device__ __forceinline__ void f32_begin_qk(float (&s)[Sm90F32Shape<Config>::kScores], uint32 q_smem, uint32 k_smem) {
   using Shape = Sm90F32Shape<Config>;
@@ -50,7 +50,7 @@ __device__ __forceinline__ void f32_begin_qk(float (&s)[Sm90F32Shape<Config>::kS
   wgmma_commit();
 }
 
-// Issues pv = p v of one tile. pv and p must not be accessed until wgmma_wait.
+// Issues pv = p v of one key tile. pv and p must not be accessed before wgmma_wait.
 template <class Config>
 __device__ __forceinline__ void f32_begin_pv(float (&pv)[Sm90F32Shape<Config>::kOutputs], const F32Weights<Config>& p,
                                              uint32 v_smem) {

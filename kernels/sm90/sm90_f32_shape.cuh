@@ -1,26 +1,30 @@
-// Numbers of sm90_f32_forward that host and device must agree on: tiles, shared memory and the layout of pieces.
+// Sizes of sm90_f32_forward on which host and device must agree: tile sizes, bytes of shared memory and the layout of
+// the pieces.
 #pragma once
 
 #include "sm90_forward_shape.cuh"
 
 namespace attend {
 
-// A float32 is the sum of two float16 numbers, times a power of two that a block of rows shares.
+// A float32 is represented by the sum of two float16 numbers (pieces), times a power of two that a block of rows
+// shares.
 constexpr int kPieces = 2;
 enum Piece { kHighPiece, kLowPiece };
 
 constexpr int kF32SplitThreads = 256;
-constexpr int kF32LeastHeadDim = 8;  // in shorter rows all numbers may be small by chance: F32Block::kMostSpread
+constexpr int kF32LeastHeadDim = 8;  // in shorter rows all numbers may be small by chance, which F32Block::kMostSpread
+                                     // forbids
 constexpr int kF32LargestHeadDim = 128;
 
-// Choices of a Config, named like its constants.
+// Tile sizes and pipeline settings of a Config. The comment on each field names the Config constant with the same
+// value.
 struct Sm90F32Tile {
   int consumers;           // kConsumers: warpgroups of 64 query rows each; kBlockM = 64 * consumers
-  int block_n;             // kBlockN: keys
-  int stages;              // kStages: buffers of k and of v
-  int producer_registers;  // kProducerRegisters: per thread
-  int consumer_registers;  // kConsumerRegisters: per thread
-  int takes_turns;         // kPingPong: consumers issue their products one after another
+  int block_n;             // kBlockN: number of keys of a tile
+  int stages;              // kStages: number of buffers of k, and of v
+  int producer_registers;  // kProducerRegisters: registers per thread of warpgroup 0
+  int consumer_registers;  // kConsumerRegisters: registers per thread of a consumer
+  int takes_turns;         // kPingPong: 1 if consumers issue their products in turn
   Schedule schedule;       // kSchedule
 
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr int block_m() const { return consumers * kSm90ConsumerRows; }
@@ -35,47 +39,48 @@ struct Sm90F32Tile {
   }
 };
 
-// Returns the columns of a row of pieces in memory. The copy engine requires multiples of 16 bytes.
+// Returns the number of columns of a row of pieces in memory. TMA requires rows of a multiple of 16 bytes.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int f32_piece_pitch(int head_dim) {
   return (head_dim + 7) / 8 * 8;
 }
 
-// Rows of a tensor's pieces, for one head. The rows form blocks, and each block belongs to one sequence. So packed
-// sequences begin at multiples of a block.
+// Number of rows that the pieces of a tensor have for each head. The rows form blocks, and each block belongs to one
+// sequence. So the rows of packed sequences start at multiples of the block size.
 struct F32PieceRows {
-  int64 rows;    // of a head, in memory
-  int64 blocks;  // of the longest sequence
+  int64 rows;    // rows of a head in memory
+  int64 blocks;  // blocks of the longest sequence
 
-  // length: tokens in the tensor. longest: tokens of the longest sequence.
+  // `length` is the number of tokens in the tensor, `longest` that of the longest sequence, and `block` the rows of a
+  // block.
   [[nodiscard]] static ATTEND_HOST_DEVICE constexpr F32PieceRows of(int64 length, int64 longest, bool is_packed,
                                                                     int64 sequences, int block) {
     const int64 rows = is_packed ? length + sequences * block : length;
     return {num_tiles(rows, block) * block, num_tiles(longest, block)};
   }
-  // Returns the first row of a packed sequence whose first token is `begin`. Blocks of different sequences do not
-  // overlap.
+  // Returns the row of pieces at which a packed sequence starts. `begin` is the sequence's first token. Blocks of
+  // different sequences do not overlap.
   [[nodiscard]] static ATTEND_HOST_DEVICE constexpr int64 first(int64 begin, uint32 sequence, int block) {
     return (begin + static_cast<int64>(sequence) * block) / block * block;
   }
 };
 
-// The same numbers for a Config.
+// Sizes derived from a Config.
 template <class Config>
 struct Sm90F32Shape {
   static constexpr int kConsumers = Config::kConsumers;
   static constexpr int kBlockM = kConsumers * kSm90ConsumerRows;
   static constexpr int kThreads = (1 + kConsumers) * kSm90WarpgroupThreads;
-  static constexpr int kQkSteps = (Config::kHeadDim + 15) / 16;  // products of depth 16
+  static constexpr int kQkSteps = (Config::kHeadDim + 15) / 16;  // number of products of depth 16 in q k^T
   static constexpr int kColumnsV = sm90_columns_v(Config::kHeadDimV);
   static constexpr int kPanelsQk = sm90_panels(Config::kHeadDim);
   static constexpr int kPanelsV = sm90_panels(kColumnsV);
   static constexpr int kPanelBytesQ = kBlockM * kSwizzleBytes;
   static constexpr int kPanelBytesK = Config::kBlockN * kSwizzleBytes;
-  // Per piece:
+  // Bytes of one piece of a tile.
   static constexpr int kQBytes = kPanelsQk * kPanelBytesQ;
   static constexpr int kKBytes = kPanelsQk * kPanelBytesK;
   static constexpr int kVBytes = kPanelsV * kPanelBytesK;
-  // Per thread:
+  // Numbers of values that each thread holds.
   static constexpr int kScores = Config::kBlockN / 2;
   static constexpr int kPairs = Config::kBlockN / 4;
   static constexpr int kOutputs = kColumnsV / 2;

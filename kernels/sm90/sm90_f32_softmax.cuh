@@ -1,13 +1,14 @@
-// Online softmax of a consumer of sm90_f32_forward, with two rows per thread; ../attention/online_softmax.cuh has the
-// equations. Let c be the factor that turns a tile's values into exponents of 2. Then
+// Online softmax of a consumer of sm90_f32_forward, with two query rows per thread. ../attention/online_softmax.cuh has
+// the equations. Let c be the factor that turns a tile's scores s into exponents of 2. Then
 //   p = 2^(c s - b),   l = sum p,   lse = b ln 2 + ln l.
-// Here b lies kTop below the row maximum. So p of the largest score is 2^kTop, from where two float16 pieces reach down
-// to 2^-25. Weights of 2^-40 times the largest are lost. Weights below 2^-17 times the largest have fewer than 23 bits:
-// a sum over 2^16 of them is accurate to 2^-24. b stays unchanged until p of a score exceeds 2^(kTop + kMostLag).
+// The value b is the row maximum of c s minus kTop. So the largest p is 2^kTop, and two float16 pieces represent values
+// from there down to 2^-25. If p is below 2^-40 of the largest p, it is lost. If p is below 2^-17 of the largest p, it
+// has fewer than 23 bits, but a sum of 2^16 such values is accurate to 2^-24. b stays unchanged until some p exceeds
+// 2^(kTop + kMostLag).
 //
-// c s - b is rounded once. All values of a row are relative to the same b, so the rounding of b cancels. If b is so
-// large that its rounding could push p out of float16's range, `rest` holds the part of b that was rounded off. So even
-// scores of 1e30 have the right p.
+// c s - b is rounded once. All values of a row subtract the same b, so the rounding error of b cancels. If b is so
+// large that this error could move p out of the float16 range, `rest` holds the part of b that was rounded off. So p is
+// correct even for scores of 1e30.
 #pragma once
 
 #include "../attention/online_softmax.cuh"
@@ -20,13 +21,15 @@ template <class Config>
 struct F32Softmax {
   static constexpr int kScores = Sm90F32Shape<Config>::kScores;
   static constexpr float kTop = 14.0f, kMostLag = 1.0f;
-  static constexpr float kLargeBase = 65536.0f;  // the unit in its last place is 2^-7
+  static constexpr float kLargeBase = 65536.0f;  // for larger |b| the unit in the last place exceeds 2^-7
 
-  float base[kRowsOfThread] = {-kInfinity, -kInfinity};  // b, equal in all lanes of a quad; -inf: no key seen
-  float rest[kRowsOfThread] = {0.0f, 0.0f};              // part of b that was rounded off, to be added to it
-  float row_sum[kRowsOfThread] = {0.0f, 0.0f};           // l of the thread's columns
+  float base[kRowsOfThread] = {-kInfinity, -kInfinity};  // b, equal in all lanes of a quad; -inf before the first
+                                                         // visible key
+  float rest[kRowsOfThread] = {0.0f, 0.0f};              // the part of b that was rounded off; the exact b is base +
+                                                         // rest
+  float row_sum[kRowsOfThread] = {0.0f, 0.0f};           // l, summed over the columns of this thread only
 
-  // Limits scores near the end of float32, such as those with a bias of -FLT_MAX, to 2^127. Times c they stay finite.
+  // Limits |s| to 2^127, so that c s stays finite. Larger scores occur, for example with a bias of -FLT_MAX.
   static __device__ __forceinline__ void limit(float (&s)[kScores]) {
     constexpr float kMost = 0x1p127f;
 #pragma unroll
@@ -35,7 +38,8 @@ struct F32Softmax {
     }
   }
 
-  // Sets b so that p of the tile's row maximum is 2^kTop, if this raises b. factor: for the sums over earlier tiles.
+  // Sets b so that the largest p of the tile is 2^kTop, but only if this raises b. `factor` returns the factor for l
+  // and o of earlier tiles.
   __device__ __forceinline__ void raise(int h, float largest, float c, float& factor) {
     factor = 1.0f;
     const float new_base = fmaf(largest, c, -kTop);
@@ -47,7 +51,8 @@ struct F32Softmax {
     row_sum[h] *= factor;
   }
 
-  // Raises b if p of the tile would be too large. Returns whether it was raised; the answer is the same for the warp.
+  // Raises b if some p of the tile would be too large. Returns whether b was raised. All lanes of the warp get the same
+  // result.
   [[nodiscard]] __device__ __forceinline__ bool follow(const float (&s)[kScores], float c,
                                                        float (&factor)[kRowsOfThread]) {
     float largest[kRowsOfThread];
@@ -63,7 +68,7 @@ struct F32Softmax {
     return true;
   }
 
-  // Computes p of the tile in pieces, and adds p to the sums.
+  // Computes p of the tile as two pieces, and adds p to the row sums.
   template <bool kHasRest>
   __device__ __forceinline__ void exponentials(const float (&s)[kScores], float c, F32Weights<Config>& p) {
     const float from[kRowsOfThread] = {exponent_base(base[0]), exponent_base(base[1])};
@@ -84,7 +89,7 @@ struct F32Softmax {
     row_sum[1] += sum[1];
   }
 
-  // Processes a tile of scores, -inf for unseen keys. Returns whether o has to be multiplied by `factor`.
+  // Processes a tile of scores, in which hidden keys have -inf. Returns whether o must be multiplied by `factor`.
   [[nodiscard]] __device__ __forceinline__ bool update(const float (&s)[kScores], float c, F32Weights<Config>& p,
                                                        float (&factor)[kRowsOfThread]) {
     const bool is_raised = follow(s, c, factor);
@@ -96,7 +101,7 @@ struct F32Softmax {
     return is_raised;
   }
 
-  // Finishes the softmax after the last tile: l becomes the sum of the complete row.
+  // Finishes the softmax after the last key tile: l becomes the sum over the complete row.
   __device__ __forceinline__ void finish() {
     row_sum[0] = quad_sum(row_sum[0]);
     row_sum[1] = quad_sum(row_sum[1]);
@@ -104,7 +109,7 @@ struct F32Softmax {
   [[nodiscard]] __device__ __forceinline__ float inverse_sum(int h) const {
     return inverse_or_zero(row_sum[h]);
   }
-  // Returns the natural logarithm of the row's sum, or -inf for a row that has seen no key.
+  // Returns the natural logarithm of the sum of exp(score), or -inf for a row that has seen no key.
   [[nodiscard]] __device__ __forceinline__ float lse(int h) const {
     if (row_sum[h] == 0.0f) return -kInfinity;
     constexpr float kUnit = 0x1p-14f;

@@ -1,15 +1,15 @@
-// sm90_f32_split: writes float32 q, k and v as two float16 pieces each, for sm90_f32_forward:
+// sm90_f32_split: writes each of the float32 tensors q, k and v as two float16 pieces for sm90_f32_forward:
 //   x = unit * (high + low),   high = float16(x / unit),   low = float16(x / unit - high)
 //
-// Work     A block has 64 rows of q, or kBlockN rows of k or v, of one head. Its unit is the power of two that scales
-//          its largest |x| to [2^14, 2^15). float16 overflows at 2^16.
-// Bounds   |x - unit (high + low)| <= max(2^-23 |x|, 2^-40 of the largest of the block): high has 11 bits, low has 11
-//          more and a sign, and 2^-25 is half of float16's smallest number.
-// Wide     Two pieces are not enough in two cases. First, a block's largest number is not finite or not between 2^-48
-//          and 2^49. Second, some row's largest number is not 0 but below 2^-16 of the block's: scores of that row, or
-//          outputs of rows that see only such keys, would have fewer than 24 bits. Such heads are marked, and
-//          sm90_f32_wide.cuh computes them.
-// Called   by compute 'sm90_f32_forward', before its main kernel.
+// Work     A thread block converts 64 rows of q, or kBlockN rows of k or v, of one head. `unit` is the power of two
+//          that scales the largest |x| of these rows to [2^14, 2^15). float16 overflows at 2^16.
+// Bounds   |x - unit (high + low)| <= max(2^-23 |x|, 2^-40 max |x|), where the second maximum is taken over the block.
+//          `high` has 11 bits. `low` adds 11 bits and a sign. 2^-25 is half of the smallest float16 number.
+// Wide     In two cases two pieces are not enough. In the first case, the largest |x| of a block is not finite or not
+//          between 2^-48 and 2^49. In the second case, the largest |x| of some row is not 0, but below 2^-16 of the
+//          largest |x| of its block. Scores of that row, or outputs of rows that see only such keys, would then have
+//          fewer than 24 bits. The kernel marks these heads as wide, and sm90_f32_wide.cuh computes them.
+// Called   by the backend 'sm90_f32_forward', before its main kernel.
 // Source   Ootomo and Yokota, Recovering single precision accuracy from Tensor Cores (2022)
 #pragma once
 
@@ -22,34 +22,34 @@
 
 namespace attend {
 
-// A tensor to split, and the position of a block's rows in it.
+// The rows of a tensor that a thread block converts.
 struct F32Source {
   const float* data;  // first row of the block
   int64 row_stride;
-  int rows;  // rows of the block that exist
+  int rows;  // number of rows of the block that exist
 };
 
-// Destination of the pieces.
+// The memory to which a thread block writes pieces.
 struct F32Target {
-  unsigned short* high;  // first row of the block
-  int64 low_offset;      // from a high piece to its low piece
+  unsigned short* high;  // high piece of the block's first row
+  int64 low_offset;      // distance in elements from a high piece to its low piece
   float* unit;
   uint32* wide;
 };
 
-// A block of kRows rows of kColumns numbers, in registers.
+// A block of kRows rows and kColumns columns of float32 numbers, in registers.
 template <int kRows, int kColumns, bool kAligned>
 struct F32Block {
   static constexpr int kVector = 4;
-  static constexpr int kLanes = kColumns <= 32 ? 8 : kColumns <= 64 ? 16 : 32;  // lanes that share a row
+  static constexpr int kLanes = kColumns <= 32 ? 8 : kColumns <= 64 ? 16 : 32;  // number of lanes that share a row
   static constexpr int kVectors = (kColumns + kVector * kLanes - 1) / (kVector * kLanes);
   static constexpr int kRowsAtOnce = kF32SplitThreads / kLanes;
   static constexpr int kSteps = kRows / kRowsAtOnce;
   static constexpr int kWarps = kF32SplitThreads / kWarpThreads;
   static constexpr uint32 kMagnitude = 0x7fffffff;
   static constexpr int kExponentBits = 23, kBias = 127;
-  static constexpr int kTop = 14;         // floor(log2) of the largest number in pieces
-  static constexpr int kMostRange = 48;   // limit of |floor(log2 x)| of the largest number x
+  static constexpr int kTop = 14;         // floor(log2) of the largest high piece
+  static constexpr int kMostRange = 48;   // limit of |floor(log2 x)| for the largest x
   static constexpr int kMostSpread = 16;  // limit of log2 of the ratio of two row maxima
   static_assert(kRows % kRowsAtOnce == 0);
   float value[kSteps][kVectors][kVector];
@@ -84,8 +84,8 @@ struct F32Block {
     }
   }
 
-  // Returns the bits of a row's largest magnitude. Compared as integers, infinity exceeds all finite numbers, and NaN
-  // exceeds infinity.
+  // Returns the bits of the largest magnitude in a row. As unsigned integers, the bits of infinity exceed those of all
+  // finite numbers, and the bits of NaN exceed those of infinity.
   [[nodiscard]] __device__ __forceinline__ uint32 row_largest(int step) const {
     uint32 largest = 0;
 #pragma unroll
@@ -100,7 +100,8 @@ struct F32Block {
     return largest;
   }
 
-  // Bits of the largest magnitude of all rows, and the smallest row maximum among rows that are not all 0.
+  // Bits of the largest magnitude in the block, and of the smallest row maximum. Rows of zeros do not count for the
+  // latter.
   struct Extent {
     uint32 largest;
     uint32 smallest;
@@ -115,7 +116,7 @@ struct F32Block {
       if (exponent < -kMostRange || exponent > kMostRange) return true;
       return __uint_as_float(smallest) < __uint_as_float(largest - (kMostSpread << kExponentBits));
     }
-    // Returns log2 of the factor from x to x / unit.
+    // Returns log2 of 1 / unit, the factor by which x is multiplied.
     [[nodiscard]] __device__ __forceinline__ int shift() const {
       return largest == 0 ? 0 : kTop + kBias - static_cast<int>(largest >> kExponentBits);
     }
@@ -134,13 +135,13 @@ struct F32Block {
           {__shfl_xor_sync(kAllLanes, mine.largest, distance), __shfl_xor_sync(kAllLanes, mine.smallest, distance)});
     }
     if (threadIdx.x % kWarpThreads == 0) of_warp[threadIdx.x / kWarpThreads] = mine;
-    __syncthreads();  // the values of all warps are written
+    __syncthreads();  // the values of all warps are written, so any thread may read them
 #pragma unroll
     for (int warp = 0; warp < kWarps; ++warp) mine.add(of_warp[warp]);
     return mine;
   }
 
-  // Returns 2^exponent. The exponent must be that of a normal number.
+  // Returns 2^exponent. The result must be a normal number.
   [[nodiscard]] static __device__ __forceinline__ float power_of_two(int exponent) {
     return __uint_as_float(static_cast<uint32>(exponent + kBias) << kExponentBits);
   }
@@ -170,7 +171,7 @@ struct F32Block {
     F32Block block;
     block.load(from);
     const Extent extent = block.extent();
-    const bool is_wide = extent.is_wide();  // then no kernel reads the pieces
+    const bool is_wide = extent.is_wide();  // if true, no kernel reads the pieces
     const int shift = is_wide ? 0 : extent.shift();
     if (threadIdx.x == 0) {
       *to.unit = power_of_two(-shift);
@@ -180,7 +181,7 @@ struct F32Block {
   }
 };
 
-// Rows of a block, with their sequence and head.
+// The rows of a thread block, with their sequence and head.
 template <class Config>
 struct F32SplitWork {
   SequenceSpan span;
@@ -201,8 +202,8 @@ struct F32SplitWork {
             Config::kIsVarlen ? 1 : args.base.batch};
   }
 
-  // A tensor to split. begin and length: of the sequence in the tensor. pieces, rows, units: see F32Pieces. This tensor
-  // has one unit in kStep.
+  // A tensor to convert. `begin` and `length` describe the sequence in the tensor. F32Pieces describes `pieces`, `rows`
+  // and `units`. This tensor uses every kStep-th element of `units`.
   struct Tensor {
     const void* data;
     const TensorStrides& stride;
@@ -229,7 +230,7 @@ struct F32SplitWork {
   }
 };
 
-// Grid: the blocks of q of all heads, then those of k, then those of v.
+// Grid: the blocks of q of all heads, followed by those of k and those of v.
 template <class Config>
 __device__ void sm90_f32_split(const Sm90F32SplitArgs& args) {
   static_assert(Config::kThreads == kF32SplitThreads);

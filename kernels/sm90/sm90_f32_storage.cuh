@@ -1,4 +1,4 @@
-// Shared memory of sm90_f32_forward, and its barriers.
+// Shared memory of sm90_f32_forward, including its barriers.
 #pragma once
 
 #include "sm90_f32_shape.cuh"
@@ -13,16 +13,17 @@ struct alignas(kSwizzleAtom) Sm90F32Storage {
   unsigned char k[Config::kStages][kPieces][Shape::kKBytes];
   unsigned char v[Config::kStages][kPieces][Shape::kVBytes];
   Sm90Work work[kSm90WorkSlots];
-  Mbarrier work_full[kSm90WorkSlots];   // the tile is announced and may be read
-  Mbarrier work_empty[kSm90WorkSlots];  // each consumer warp has left the tile
-  Mbarrier q_full;                      // both pieces of q have arrived
-  Mbarrier q_empty;                     // each consumer warp has read q
-  Mbarrier k_full[Config::kStages];     // k_full to v_empty: the same for k and v
+  Mbarrier work_full[kSm90WorkSlots];   // The producer has written a query tile to this slot, and consumers may read
+                                        // it.
+  Mbarrier work_empty[kSm90WorkSlots];  // Each consumer warp has left the tile of this slot.
+  Mbarrier q_full;                      // Both pieces of q have arrived.
+  Mbarrier q_empty;                     // Each consumer warp has read q.
+  Mbarrier k_full[Config::kStages];     // k_full, v_full, k_empty and v_empty signal the same for k and v.
   Mbarrier v_full[Config::kStages];
   Mbarrier k_empty[Config::kStages];
   Mbarrier v_empty[Config::kStages];
 
-  // Initialises the barriers. One thread calls this; the block must synchronise afterwards.
+  // Initialises the barriers. One thread must call this, and the block must synchronise afterwards.
   __device__ __forceinline__ void init_barriers() {
     constexpr int kReaders = Config::kConsumers * kWarpgroup / kWarpThreads;
     for (int slot = 0; slot < kSm90WorkSlots; ++slot) {

@@ -1,6 +1,6 @@
-// sm90_f32_wide: computes the heads that sm90_f32_forward skips, with simt_forward. Two float16 pieces are not enough
-// for the numbers of these heads (sm90_f32_split.cuh states when): infinities, NaN, and numbers of very different size.
-// Blocks of other heads exit at once.
+// sm90_f32_wide: computes the heads that sm90_f32_forward skips, with the code of simt_forward. Two float16 pieces
+// cannot represent the numbers of these heads, because they contain infinities, NaN, or numbers of very different
+// magnitude (sm90_f32_split.cuh). Thread blocks of other heads exit at once.
 #pragma once
 
 #include "../simt/simt_forward.cuh"

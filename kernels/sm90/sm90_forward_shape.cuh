@@ -1,5 +1,5 @@
-// Numbers of sm90_forward that host and device must agree on: tiles, shared memory and the list of tiles. The host
-// chooses the tile; docs/hopper_forward.md has the measurements behind the choice.
+// Sizes of sm90_forward on which host and device must agree: tile sizes, bytes of shared memory and the grid. The host
+// chooses the tile sizes. docs/hopper_forward.md has the measurements behind the choice.
 #pragma once
 
 #include "../attention/long_sum.cuh"
@@ -13,23 +13,26 @@ namespace attend {
 
 constexpr int kSm90ConsumerRows = 64;
 constexpr int kSm90WarpgroupThreads = 128;
-constexpr int kSm90WorkSlots = 4;  // tiles that the producer has announced and the consumers have not all left
+constexpr int kSm90WorkSlots = 4;  // slots for query tiles that the producer has written and that some consumer still
+                                   // needs
 constexpr int kSm90WorkBytes = 32;
-constexpr int kSm90HiddenTiles = 2;   // kIsCached: tiles whose hidden keys are kept, for each buffer of k
-constexpr int kSm90HiddenBytes = 16;  // of a tile: one bit per key
+constexpr int kSm90HiddenTiles = 2;   // if kIsCached is set: number of tiles, per buffer of k, whose bits of hidden
+                                      // keys are stored
+constexpr int kSm90HiddenBytes = 16;  // bytes of the bits of hidden keys of one tile, with one bit per key
 constexpr int kSm90LargestHeadDim = 256;
 
-// Choices of a Config, named like its constants.
+// Tile sizes and pipeline settings of a Config. The comment on each field names the Config constant with the same
+// value.
 struct Sm90ForwardTile {
   int consumers;           // kConsumers: warpgroups of 64 query rows each; kBlockM = 64 * consumers
-  int block_n;             // kBlockN: keys
-  int stages;              // kStages: buffers of k and of v
-  int q_buffers;           // kQBuffers: 2 if o is stored from the buffer of q, 1 if threads store o
-  int producer_registers;  // kProducerRegisters: per thread
-  int consumer_registers;  // kConsumerRegisters: per thread
-  int overlaps;            // kOverlap: p v of a tile overlaps with the softmax of the next
-  int takes_turns;         // kPingPong: consumers issue their products one after another
-  int speculates;          // kSpeculate: p is computed before the maximum is known
+  int block_n;             // kBlockN: number of keys of a tile
+  int stages;              // kStages: number of buffers of k, and of v
+  int q_buffers;           // kQBuffers: 2 if TMA stores o from the buffer of q, 1 if threads store o from registers
+  int producer_registers;  // kProducerRegisters: registers per thread of warpgroup 0
+  int consumer_registers;  // kConsumerRegisters: registers per thread of a consumer
+  int overlaps;            // kOverlap: 1 if p v of a tile overlaps with the softmax of the next tile
+  int takes_turns;         // kPingPong: 1 if consumers issue their products in turn
+  int speculates;          // kSpeculate: 1 if p is computed before the row maximum is known
   Schedule schedule;       // kSchedule
 
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr int block_m() const { return consumers * kSm90ConsumerRows; }
@@ -40,7 +43,7 @@ struct Sm90ForwardTile {
   return (columns + kPanelColumns - 1) / kPanelColumns;
 }
 
-// Returns the columns of the product p v: head_dim_v, rounded up to a multiple of 16 that WgmmaOp supports.
+// Returns the number of columns of the product p v: head_dim_v, rounded up to a width that WgmmaOp supports.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm90_columns_v(int head_dim_v) {
   return head_dim_v <= 64 ? 64 : head_dim_v <= 192 ? (head_dim_v + 15) / 16 * 16 : 256;
 }
@@ -50,24 +53,23 @@ struct Sm90ForwardTile {
   return sm90_panels(head_dim) > of_o ? sm90_panels(head_dim) : of_o;
 }
 
-// Returns the bytes of a bias tile if the copy engine loads it: Config::kTermsTiles.
+// Returns the bytes of a bias tile that TMA loads. Used if Config::kTermsTiles is set.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm90_forward_terms_bytes(int consumers, int block_n) {
   return sm90_panels(block_n) * consumers * kSm90ConsumerRows * kSwizzleBytes;
 }
 
-// Returns the bytes of the per-key part of the Philox state, for the quads of keys of a tile (PhiloxQuad of
-// factored_philox.cuh).
+// Returns the bytes of the Philox states of a tile's quads of keys (PhiloxQuad in factored_philox.cuh).
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm90_forward_quad_bytes(int block_n) {
   constexpr int kKeysOfQuad = 4, kQuadBytes = 16;
   return block_n / kKeysOfQuad * kQuadBytes;
 }
 
-// kIsCached: returns the number of warps that load keys, if each loads 32 rows of a tile.
+// Returns the number of warps that load keys from a cache, if each warp loads 32 rows of a tile.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm90_cached_loaders(int block_n) {
   return (block_n + 31) / 32;
 }
 
-// Returns kSmemBytes.
+// Returns the bytes of shared memory: Config::kSmemBytes.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm90_forward_smem_bytes(int consumers, int block_n, int stages,
                                                                        int q_buffers, int head_dim, int head_dim_v,
                                                                        bool terms_tiles, bool drops, bool is_cached,
@@ -84,27 +86,29 @@ struct Sm90ForwardTile {
   return (bytes + kSwizzleAtom - 1) / kSwizzleAtom * kSwizzleAtom;
 }
 
-// Returns the bytes of ForwardArgs::workspace if Config::kPutsAside (puts_sums_aside). Otherwise the workspace is null.
+// Returns the bytes of ForwardArgs::workspace if Config::kPutsAside is set (puts_sums_aside). Otherwise the workspace
+// is null.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int64 sm90_aside_bytes(int64 blocks, int consumers, int head_dim_v) {
   return blocks * consumers * kSm90ConsumerRows * sm90_columns_v(head_dim_v) * static_cast<int64>(sizeof(float));
 }
 
-// The same numbers for a Config.
+// Sizes derived from a Config.
 template <class Config>
 struct Sm90Shape {
   static constexpr int kConsumers = Config::kConsumers;
   static constexpr int kBlockM = kConsumers * kSm90ConsumerRows;
   static constexpr int kThreads = (1 + kConsumers) * kSm90WarpgroupThreads;
-  static constexpr int kQkSteps = (Config::kHeadDim + 15) / 16;  // products of depth 16
+  static constexpr int kQkSteps = (Config::kHeadDim + 15) / 16;  // number of products of depth 16 in q k^T
   static constexpr int kColumnsV = sm90_columns_v(Config::kHeadDimV);
   static constexpr int kPanelsQk = sm90_panels(Config::kHeadDim);
   static constexpr int kPanelsV = sm90_panels(kColumnsV);
-  // With two buffers of q, the copy engine stores o from the buffer of its q. With one, threads store o, so that the
-  // next q can be loaded as soon as the last scores are computed.
+  // With two buffers of q, TMA stores o from the buffer that held the q of the same rows. With one buffer, threads
+  // store o from registers, so that the next q can be loaded as soon as the last scores are computed.
   static constexpr bool kStagesO = Config::kQBuffers > 1 && !Config::kAddsToOutputs && !Config::kSplitsKeys;
   static constexpr int kKeyLoaders = Config::kIsCached ? Config::kKeyLoaders : 1;
   static constexpr int kTails = kKeyLoaders;
-  static constexpr bool kCopiesKeys = Config::kIsCached && !Config::kHasBoxes;  // with cp.async
+  // Whether lanes copy keys with cp.async instead of TMA.
+  static constexpr bool kCopiesKeys = Config::kIsCached && !Config::kHasBoxes;
   static constexpr int kPanelBytesQ = kBlockM * kSwizzleBytes;
   static constexpr int kPanelBytesK = Config::kBlockN * kSwizzleBytes;
   static constexpr int kQBytes = sm90_panels_q(Config::kQBuffers, Config::kHeadDim, Config::kHeadDimV) * kPanelBytesQ;
@@ -116,21 +120,22 @@ struct Sm90Shape {
   static constexpr int kTermsBytes = sm90_forward_terms_bytes(kConsumers, Config::kBlockN);
 };
 
-// Grid, and numbers of Sm90ForwardArgs that follow from the problem.
+// The grid, and fields of Sm90ForwardArgs that follow from the shape of the problem.
 struct Sm90ForwardGrid {
-  uint32 row_tiles;      // of a head
-  uint32 total_tiles;    // of all heads; an upper bound for packed sequences, because the device counts
-  uint32 section_heads;  // query heads whose tiles run side by side
+  uint32 row_tiles;      // query tiles of a head
+  uint32 total_tiles;    // query tiles of all heads. For packed sequences this is an upper bound, and the device counts
+                         // the actual tiles
+  uint32 section_heads;  // query heads whose tiles run at the same time
   uint32 blocks;
 
-  // batch: number of sequences. seqlen_q: the longest. bytes_per_key: of k and v together.
+  // `batch` is the number of sequences, seqlen_q is the longest one, and bytes_per_key counts k and v together.
   [[nodiscard]] static ATTEND_HOST_DEVICE constexpr Sm90ForwardGrid of(int64 batch, int64 num_heads_q,
                                                                        int64 num_heads_k, int64 seqlen_q,
                                                                        int64 seqlen_k, int64 bytes_per_key, int block_m,
                                                                        int64 multiprocessors) {
-    // At least kLeastHeads heads run side by side, even if their keys exceed kSectionBytes: 4 to 16 were equally fast.
-    // If a single head keeps the GPU busy for long, blocks drift apart. Then only blocks of the same head still find
-    // its keys in the L2 cache, so the minimum is 1.
+    // At least kLeastHeads heads run at the same time, even if their keys exceed kSectionBytes. With 4 to 16 heads the
+    // measured speed was the same. If a single head keeps the GPU busy for long, blocks drift apart in time. Only
+    // blocks of the same head then find its keys in the L2 cache, so the minimum is 1.
     constexpr int64 kLeastHeads = 8, kTilesOfLongHead = 2048;
     const int64 row_tiles = num_tiles(seqlen_q, block_m);
     const int64 heads = batch * num_heads_q;

@@ -1,5 +1,5 @@
-// Sums over very many keys, Config::kPutsAside. Every kKeysOfSum keys, o is added to a sum in memory and restarts at 0.
-// The sum is added to o at the end. ../attention/long_sum.cuh has the reason.
+// Sums over very many keys (Config::kPutsAside). After every kKeysOfSum keys, o is added to a sum in memory and
+// restarts at 0. After the last key, the sum is added to o. ../attention/long_sum.cuh explains why this is necessary.
 #pragma once
 
 #include "../attention/long_sum.cuh"
@@ -9,7 +9,8 @@
 
 namespace attend {
 
-// Sum of one consumer's rows: a float in memory for each output of each thread. Adjacent threads have adjacent floats.
+// The sum for one consumer's rows. Memory holds one float for each output of each thread. Adjacent threads use adjacent
+// floats.
 template <class Config>
 struct Sm90LongSum {
   static constexpr int kTiles = kKeysOfSum / Config::kBlockN;
@@ -24,11 +25,13 @@ struct Sm90LongSum {
            (threadIdx.x - kWarpgroup);
   }
 
-  // Moves o to memory if tile n starts a new sum. Called before p v of tile n is added, when no product writes o.
+  // Adds o to the sum in memory and clears o, if tile n starts a new group of kKeysOfSum keys. Called before p v of
+  // tile n is added, when no running product writes o.
   __device__ __forceinline__ void move_to_memory(float (&o)[kOutputs], int n) {
     if constexpr (Config::kPutsAside) {
       if (n % kTiles != 0) return;
-      // The bits of a sequence must not depend on the number of keys of other sequences.
+      // The result of a sequence must have the same bits regardless of the number of keys of other sequences. So the
+      // decision depends on the length of this sequence only.
       if (Config::kIsCached && !puts_sums_aside(Config::kElement, seqlen_k)) return;
       float* sum = mine();
 #pragma unroll

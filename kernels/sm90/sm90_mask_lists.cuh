@@ -1,9 +1,11 @@
-// sm90, after sm90_mask_tiles: makes the lists of tiles over which the attention kernels iterate. They match the
-// BlockMaskLists that the host makes for block masks: by tiles of rows for the forward pass, by blocks of keys for the
-// backward pass. A list has room for all tiles, so that no list has to wait for the length of another.
+// Builds the lists of tiles over which the attention kernels iterate, on sm90. It runs after sm90_mask_tiles. The lists
+// have the same form as the BlockMaskLists that the host builds for block masks. The forward pass uses one list per
+// tile of query rows, and the backward pass one list per block of keys. Each list has room for all tiles, so no list
+// has to wait until the length of another is known.
 //
-// Work     A warp has a list, and each lane checks one of its elements: 32 at a time.
-// Called   after sm90_mask_tiles; if additions to dq have an order, sm90_mask_turns runs in between.
+// Work     Each warp builds one list. Its lanes check 32 elements of the list at a time.
+// Called   after sm90_mask_tiles. If additions to dq have a fixed order, sm90_mask_turns runs between these two
+//          kernels.
 #pragma once
 
 #include "../attention/block_mask.cuh"
@@ -14,12 +16,13 @@
 
 namespace attend {
 
-// Tiles of the heads that share lists.
+// Reads the tiles of the heads that share a list.
 struct MaskListTiles {
   const Sm90MaskArgs& args;
-  int64 first_head;  // counted through all sequences
+  int64 first_head;  // index of the first of these heads, counted through all sequences
 
-  // Returns the pattern of a tile for head `head` of those that share the list.
+  // Returns the pattern number, kAllSeen or kNoneSeen of a 64 x 64 tile. `head` is an index among the heads that share
+  // the list.
   [[nodiscard]] __device__ __forceinline__ int kind(int head, int row, int column) const {
     if (row >= args.tile_rows() || column >= args.tile_columns()) return kNoneSeen;
     const WindowMask window = {args.seqlen_q, args.seqlen_k, args.window_left, args.window_right};
@@ -30,7 +33,7 @@ struct MaskListTiles {
     const int64 mask_row = args.mask_rows == 1 ? 0 : row;
     return __ldg(args.kinds + ((first_head + head) * args.mask_rows + mask_row) * args.tile_columns() + column);
   }
-  // Returns word i of the patterns of an element.
+  // Returns the pattern of tile i among the tiles that an element of a list covers.
   [[nodiscard]] __device__ __forceinline__ int word(int list, int element, int i) const {
     const MaskListShape& shape = args.shape;
     const int column = i % shape.keys, row = i / shape.keys % shape.rows, head = i / shape.keys / shape.rows;
@@ -40,15 +43,16 @@ struct MaskListTiles {
   [[nodiscard]] __device__ __forceinline__ bool sees_any(int list, int element) const {
     bool is_seen = false;
 #pragma unroll 4
-    for (int i = 0; i < args.shape.tiles(); ++i) {  // no early exit, so that the loads are independent
+    for (int i = 0; i < args.shape.tiles(); ++i) {  // no early exit, so that the loads do not depend on each other
       is_seen |= word(list, element, i) != kNoneSeen;
     }
     return is_seen;
   }
 };
 
-// Writes, for each tile of rows, how many blocks of keys add to it before each block. Grid: kMaskListsOfBlock rows of
-// tiles per block, counted through the heads that share lists.
+// Writes the order of additions to dq. For each tile of query rows and each block of keys, it stores how many key
+// blocks add to the tile before that key block. Grid: each block processes kMaskListsOfBlock tile rows, counted through
+// all heads that have separate lists.
 template <class Config>
 __device__ void sm90_mask_turns(const Sm90MaskArgs& args) {
   const int lane = static_cast<int>(threadIdx.x) % kWarpThreads;
@@ -69,7 +73,8 @@ __device__ void sm90_mask_turns(const Sm90MaskArgs& args) {
   }
 }
 
-// Writes the lists. Grid: kMaskListsOfBlock lists per block, counted through the heads that share them.
+// Writes the lists. Grid: each block writes kMaskListsOfBlock lists, counted through all heads that have separate
+// lists.
 template <class Config>
 __device__ void sm90_mask_lists(const Sm90MaskArgs& args) {
   const MaskListShape& shape = args.shape;

@@ -1,5 +1,5 @@
-// The loading warp. One of its lanes issues the copies. The others help to find packed sequences and to clear rows
-// beyond their ends. Keys in a cache are loaded by the warps of sm90_cached_loader.cuh.
+// The warp that loads q, k and v. One lane issues the copies. The other lanes help to find packed sequences and to
+// clear rows beyond the end of a sequence. If keys are in a cache, the warps of sm90_cached_loader.cuh load them.
 #pragma once
 
 #include "../attention/terms.cuh"
@@ -10,7 +10,7 @@
 
 namespace attend {
 
-// Loads q, k and v. Its ring positions continue from query tile to query tile.
+// Loads q, k and v. Its positions in the rings of buffers continue from one query tile to the next.
 template <class Config>
 struct Sm90Producer {
   using Shape = Sm90Shape<Config>;
@@ -20,7 +20,7 @@ struct Sm90Producer {
   RingPlace<Config::kStages> k_at = {};
   RingPlace<Config::kStages> v_at = {};
   RingPlace<kSm90WorkSlots> work_at = {};
-  uint32 tails = 0;  // tiles of v that were cleared
+  uint32 tails = 0;  // number of tiles of v whose last rows were cleared
 
   [[nodiscard]] static __device__ __forceinline__ bool is_loader() { return threadIdx.x % 32 == 0; }
 
@@ -35,7 +35,8 @@ struct Sm90Producer {
     }
   }
 
-  // Each load waits until its buffer is free. The first waits pass, because a new barrier reports a free buffer.
+  // Each load_ function waits until its buffer is free. The waits for the first use of a buffer return at once, because
+  // a new barrier counts as completed for the other parity.
   __device__ __forceinline__ void load_q(const Sm90Work& work, const SequenceSpan& span) {
     if (is_loader()) {
       smem.q_empty[q_at.buffer()].wait(q_at.parity() ^ 1);
@@ -53,7 +54,7 @@ struct Sm90Producer {
     }
     k_at.advance();
   }
-  // Loads the bias of the tile together with k.
+  // Loads the bias of the key tile. The barrier of k also waits for the bias.
   __device__ __forceinline__ void load_terms(const Sm90Work& work, int n) {
     const TensorStrides& stride = terms_stride(args.options);
     smem.k_full[k_at.buffer()].arrive_expect_bytes(Shape::kTermsBytes);
@@ -78,11 +79,12 @@ struct Sm90Producer {
     v_at.advance();
   }
 
-  // Clears the rows beyond a packed sequence, which belong to another one. p is 0 there, but 0 * NaN would be NaN.
+  // Clears the rows of v beyond the end of a packed sequence, which belong to the next sequence. p is 0 there, but 0 *
+  // NaN would be NaN.
   __device__ __forceinline__ void clear_tail(unsigned char* v, int keys, Mbarrier& full) {
-    constexpr int kChunks = kSwizzleBytes / kChunkBytes;  // of a row of a panel; zeros need no swizzle
+    constexpr int kChunks = kSwizzleBytes / kChunkBytes;  // 16-byte chunks in one row of a panel; zeros need no swizzle
     __syncwarp();
-    smem.v_tail[0].wait(tails++ % 2);  // the tile has arrived: the copy engine overwrites no zeros
+    smem.v_tail[0].wait(tails++ % 2);  // wait until the tile has arrived, so that TMA does not overwrite the zeros
     for (int i = static_cast<int>(threadIdx.x) % 32; i < (Config::kBlockN - keys) * kChunks; i += 32) {
 #pragma unroll
       for (int panel = 0; panel < Shape::kPanelsV; ++panel) {
@@ -91,16 +93,17 @@ struct Sm90Producer {
       }
     }
     fence_smem_for_async();
-    __syncwarp();  // all zeros are written and visible to the tensor cores: the tile may be announced
+    __syncwarp();  // all zeros are written and visible to the tensor cores, so `full` may complete
     if (is_loader()) full.arrive();
   }
 
-  // Loads q, k and v of the tile in the order of their use: v of a key tile follows k of the next one. Requests the
-  // next query tile when only the last v is left to load.
+  // Loads q, k and v of a query tile in the order in which consumers read them: v of a key tile follows k of the next
+  // key tile. Requests the next query tile before it loads the last v.
   __device__ __forceinline__ void load_tile(const Sm90Work& work, Sm90TileWalk<Config>& walk) {
     const Sm90KeyList<Config> list = sm90_key_list<Config>(args, work);
     const Sm90KeyTiles tiles = places_of_block<Config>(args, list, sm90_mask<Config>(args.options, work), work);
-    if (tiles.begin >= tiles.end) return walk.take();  // consumers also skip the barriers of q, k and v
+    // There is nothing to load, and consumers do not wait for q, k or v either.
+    if (tiles.begin >= tiles.end) return walk.take();
     const int head = work.head / static_cast<int>(args.base.num_heads_q / args.base.num_heads_k);
     const SequenceSpan span = work.template span<Config>();
     const KeySource keys = span.keys();
@@ -118,7 +121,7 @@ struct Sm90Producer {
     load_v(work, keys, number, head);
   }
 
-  // Runs the producer. All lanes of one warp call it.
+  // Runs the loading warp. All its lanes must call this.
   __device__ __forceinline__ void run() {
     if constexpr (Config::kIsCached) {
       Sm90CachedLoader<Config> loader = {smem, static_cast<const Sm90CachedArgs&>(args), 0};
@@ -137,27 +140,31 @@ struct Sm90Producer {
     Sm90TileWalk<Config> walk(args);
     for (;;) {
       const Sm90Work work = walk.tile();
-      smem.work_empty[work_at.buffer()].wait(work_at.parity() ^ 1);  // all have left the slot's previous tile
+      // Wait until all warps have left the tile that used this slot before.
+      smem.work_empty[work_at.buffer()].wait(work_at.parity() ^ 1);
       if (is_loader()) {
         smem.work[work_at.buffer()] = work;
         smem.work_full[work_at.buffer()].arrive();
       }
       work_at.advance();
       if (work.sequence == Sm90Work::kNoWork) return;
-      // load_tile() requests the next tile late. If it did so at once, this block would take long tiles that other
-      // blocks are free for earlier. The request overlaps with the consumers' products of this tile.
+      // load_tile() requests the next query tile late. An early request would claim long tiles for this block that
+      // another block could start sooner. The latency of the request overlaps with the consumers' products of the
+      // current tile.
       load(work, walk);
       __syncwarp();
       walk.advance();
     }
   }
 
-  // Resets the tile counter for the next launch; the last block to leave does this. This kernel may have started while
-  // the previous kernel was still running. It waits for that kernel here, so waiting for this kernel waits for both.
+  // Resets the tile counter for the next launch. The last block that calls this function resets it. This kernel may
+  // have started while the previous kernel was still running, so it waits for the previous kernel before it ends. A
+  // kernel that waits for this one can then rely on both being complete.
   __device__ __forceinline__ void leave_launch() {
     if (!is_loader()) return;
     const auto& cached_args = static_cast<const Sm90CachedArgs&>(args);
-    if (atomicAdd(cached_args.blocks_done, 1u) == gridDim.x - 1) {  // no block fetches another tile
+    if (atomicAdd(cached_args.blocks_done, 1u) == gridDim.x - 1) {
+      // True for the last block, when no block requests another tile.
       *args.next_tile = 0;
       *cached_args.blocks_done = 0;
     }

@@ -1,4 +1,5 @@
-// The two matrix products of a consumer warpgroup: 64 rows, and tiles in swizzled panels of 64 columns.
+// Issues the two matrix products of a consumer warpgroup, s = q k^T and o += p v. The warpgroup has 64 query rows. All
+// tiles are in shared memory as swizzled panels of 64 columns.
 #pragma once
 
 #include "../common/element.cuh"
@@ -9,13 +10,13 @@ namespace attend {
 
 template <class Config>
 struct Sm90Fragments {
-  static constexpr int kScores = Config::kBlockN / 2;  // scores per thread
-  static constexpr int kPairs = Config::kBlockN / 4;   // 16-bit pairs per thread
+  static constexpr int kScores = Config::kBlockN / 2;  // scores that each thread holds
+  static constexpr int kPairs = Config::kBlockN / 4;   // pairs of 16-bit values of p that each thread holds
   static constexpr int kOutputs = Sm90Shape<Config>::kColumnsV / 2;
 };
 
-// Issues s = q k^T, or -q k^T if kNegateScores. s must not be accessed until wgmma_wait. q_smem: the warpgroup's first
-// row.
+// Issues s = q k^T, or s = -q k^T if kNegateScores is set. s must not be accessed before wgmma_wait. q_smem is the
+// shared-memory address of the warpgroup's first row of q.
 template <class Config>
 __device__ __forceinline__ void sm90_begin_qk(float (&s)[Sm90Fragments<Config>::kScores], uint32 q_smem,
                                               uint32 k_smem) {
@@ -35,7 +36,7 @@ __device__ __forceinline__ void sm90_begin_qk(float (&s)[Sm90Fragments<Config>::
   wgmma_commit();
 }
 
-// Issues o += p v. o and p must not be accessed until wgmma_wait.
+// Issues o += p v. o and p must not be accessed before wgmma_wait.
 template <class Config>
 __device__ __forceinline__ void sm90_begin_pv(float (&o)[Sm90Fragments<Config>::kOutputs],
                                               const uint32 (&p)[Sm90Fragments<Config>::kPairs], uint32 v_smem) {

@@ -1,14 +1,13 @@
-// Turns q.k in a consumer's registers into the values that the softmax reads. Also decides which entries of p dropout
-// keeps.
+// Turns the products q.k in a consumer's registers into the values that the softmax reads. Also decides which entries
+// of p dropout keeps.
 //
-// If no modification changes scores, only masks are left, and a tile that all rows see costs nothing. Otherwise
-// ../attention/accumulator_scores.cuh applies the modifications. Two modifications have faster paths if no other one
-// changes scores:
-//   transform  (softcap) With 16-bit types it uses reciprocals (score_transform.cuh). Its constant and its factor are
-//              merged with those of the softmax.
-//   bias       A 16-bit bias is loaded with k, if the copy engine can load it (kTermsTiles). Otherwise each lane loads
-//              it in pieces of 16 bytes while the products run. Loads of 4 bytes, in accumulator order, would touch the
-//              same number of L1 cache lines for a quarter of the bytes, and a tile would wait for them.
+// If no modification changes the scores, only masks remain, and a tile that all rows see completely needs no
+// instructions. Otherwise ../attention/accumulator_scores.cuh applies the modifications. Two modifications have faster
+// code, if no other modification changes the scores. The first is a transform (softcap) of 16-bit types, which is
+// computed from reciprocals (score_transform.cuh). The constant and the factor of the transform are merged with those
+// of the softmax. The second is a 16-bit bias. If TMA can load the bias, it loads the bias together with k
+// (kTermsTiles). Otherwise each lane loads chunks of 16 bytes while the products run. Loads of 4 bytes in accumulator
+// order would touch the same number of L1 cache lines for a quarter of the bytes, and each tile would wait for them.
 #pragma once
 
 #include "../attention/accumulator_scores.cuh"
@@ -27,23 +26,23 @@ struct Sm90Scores {
   static constexpr bool kLoadsTermsEarly = Score<Config>::kOnlyAddsFromMemory && !Config::kTermsTiles &&
                                            sizeof(typename TermsElementOf<Config>::Storage) == sizeof(Bits16) &&
                                            Config::kBlockN % 32 == 0;
-  // Whether the rules stay in registers from tile to tile. If scores need values from memory, those values need the
-  // registers that pointers and strides would occupy. The rules are then made again for each tile. The same holds for
-  // custom scores, and for a position term with dropout if a second p occupies the registers.
+  // Whether `rules` stays in registers for all key tiles. If scores need values from memory, those values need the
+  // registers that pointers and strides would occupy. The rules are then built again for each tile. The rules are also
+  // built again for custom scores, and for dropout with a term by position if kOverlap needs registers for a second p.
   static constexpr bool kKeepsRules = (kHasRules || Score<Config>::kDrops) && !Score<Config>::kReadsMemory &&
                                       !Score<Config>::kIsCustom &&
                                       !(Score<Config>::kDrops && Score<Config>::kAddsByPosition && Config::kOverlap);
-  static constexpr int kTermsOfChunk = 8;  // elements that a lane loads at once
+  static constexpr int kTermsOfChunk = 8;  // elements of the bias that a lane loads with one instruction
   using TermsElement = TermsElementOf<Config>;
   static constexpr int kTermsWords = kLoadsTermsEarly ? kScores / 2 : 1;
 
   const Sm90ForwardArgs& args;
-  const Sm90Work& work;   // in shared memory: values that few tiles need use no registers
-  int consumer;           // index of the warpgroup
-  Sm90KeyTiles unmasked;  // tiles of which all rows of the warpgroup see all keys
+  const Sm90Work& work;   // in shared memory, so that rarely used values occupy no registers
+  int consumer;           // index of the consumer warpgroup
+  Sm90KeyTiles unmasked;  // key tiles in which all rows of the warpgroup see all keys
   Sm90KeyList<Config> list;
   ScoreRules<Config> rules;
-  PhiloxProduct random_row;  // per-row part of the Philox state, for the row on which the thread decides
+  PhiloxProduct random_row;  // Philox product of the row for which this thread computes random words
 
   [[nodiscard]] static __device__ __forceinline__ Sm90Scores of(const Sm90ForwardArgs& args, const Sm90Work& work,
                                                                 int consumer, const WindowMask& mask,
@@ -58,12 +57,12 @@ struct Sm90Scores {
     return scores;
   }
 
-  // Returns the key tile at a position of the list.
+  // Returns the key tile at a position of the tile list.
   [[nodiscard]] __device__ __forceinline__ SeenKeyTile<Config> tile_at(int place) const {
     return list.tile(place, consumer, thread());
   }
 
-  // Returns the factor that turns values into exponents of 2.
+  // Returns the factor that turns the values in s into exponents of 2.
   [[nodiscard]] __device__ __forceinline__ float multiplier() const {
     if constexpr (kFoldsScale<Config>) {
       return args.scale_log2;
@@ -73,13 +72,13 @@ struct Sm90Scores {
       return ScoreTransform::cap_of(args.options) * (is_reciprocal(args) ? 2.0f * kLog2E : kLog2E);
     }
   }
-  // Returns the value to add to lse.
+  // Returns the value that must be added to lse: the cap if s holds -r of a transform, and 0 otherwise.
   [[nodiscard]] static __device__ __forceinline__ float lse_offset(const Sm90ForwardArgs& args) {
     return is_reciprocal(args) ? ScoreTransform::cap_of(args.options) : 0.0f;
   }
 
-  // Loads the thread's bias entries of tile n, if all rows see the complete tile. The load needs no scores, so it
-  // overlaps with their computation. Returns whether the entries were loaded.
+  // Loads this thread's bias entries of key tile n if all rows see all keys of the tile. The load needs no scores, so
+  // it overlaps with the products. Returns whether the entries were loaded.
   [[nodiscard]] __device__ __forceinline__ bool load_terms(uint32 (&terms)[kTermsWords], int n) const {
     if constexpr (kLoadsTermsEarly) {
       const TileRules<Config> tile = rules_of_tile(n);
@@ -92,7 +91,7 @@ struct Sm90Scores {
 #pragma unroll
         for (int i = 0; i < kTermsWords / 8; ++i) {
           uint32* to = terms + (2 * i + h) * 4;
-          // volatile: otherwise the compiler would move the load after the wait for the products.
+          // volatile, because the compiler would otherwise move the load after the wait for the products.
           asm volatile("ld.global.nc.v4.b32 {%0, %1, %2, %3}, [%4];"
                        : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
                        : "l"(from + i * 4 * kTermsOfChunk));
@@ -103,8 +102,9 @@ struct Sm90Scores {
     return false;
   }
 
-  // Turns s into the values of the tile, with -inf for keys that a row does not see. With a full mask only two kinds of
-  // keys are unseen: keys beyond the sequence's end, in the first tile, and keys hidden by a block mask.
+  // Turns s into the values that the softmax reads. Keys that a row does not see get -inf. Even a full mask has two
+  // groups of hidden keys: keys beyond the sequence's end, which are in the first processed tile, and keys that a block
+  // mask hides.
   template <bool kIsFirst>
   __device__ __forceinline__ void finish(float (&s)[kScores], const SeenKeyTile<Config>& tile, bool has_terms,
                                          const uint32 (&terms)[kTermsWords]) const {
@@ -112,7 +112,8 @@ struct Sm90Scores {
     tile.hide(s);
   }
 
-  // kIsCached: sets s of hidden keys to -inf. count: of the position in the ring of k.
+  // Sets s of the cache's hidden keys to -inf, if kIsCached is set. `count` is RingPlace::count of the tile in the ring
+  // of k.
   __device__ __forceinline__ void hide(float (&s)[kScores], const Sm90Storage<Config>& smem, uint32 count) const {
     if constexpr (Config::kIsCached) {
       const Sm90KeyBits<Config>& hidden = smem.hidden.of_tile[count % smem.hidden.kTiles];
@@ -125,7 +126,8 @@ struct Sm90Scores {
     }
   }
 
-  // Turns products into scores by adding the bias, whose tile in shared memory starts at address `tile`.
+  // Adds the bias to s. `tile` is the shared-memory address of the bias tile. The products in s are multiplied by the
+  // scale.
   __device__ __forceinline__ void add_terms_tile(float (&s)[kScores], uint32 tile) const {
     if constexpr (Config::kTermsTiles) {
 #pragma unroll
@@ -138,8 +140,8 @@ struct Sm90Scores {
     }
   }
 
-  // Decides which entries of the tile are kept, from the Philox quads that were loaded with k in this buffer. The
-  // decision needs no scores, so it overlaps with the products that compute them.
+  // Decides which entries of the tile dropout keeps. It reads the Philox states of the quads that arrived with k in
+  // this buffer. The decision needs no scores, so it overlaps with the products.
   __device__ __forceinline__ void decide(uint32 (&kept)[kKeptWords<kScores>], const Sm90Storage<Config>& smem,
                                          uint32 buffer) const {
     if constexpr (Score<Config>::kDrops) {
@@ -147,13 +149,14 @@ struct Sm90Scores {
                                      thread());
     }
   }
-  // Sets entries of p that are not kept to 0. They have already been added to the row's sum.
+  // Sets the entries of p that dropout removes to 0. They stay part of the softmax's row sum, which was computed
+  // before.
   __device__ __forceinline__ void drop(uint32 (&p)[kScores / 2], const uint32 (&kept)[kKeptWords<kScores>]) const {
     if constexpr (Score<Config>::kDrops) drop_pairs<kScores>(p, kept);
   }
 
  private:
-  // Does the same as finish(), but without the block mask.
+  // Does the same as finish(), but does not apply the block mask.
   template <bool kIsFirst>
   __device__ __forceinline__ void finish_seen(float (&s)[kScores], int n, bool has_terms,
                                               const uint32 (&terms)[kTermsWords]) const {
@@ -188,20 +191,20 @@ struct Sm90Scores {
     if constexpr (kKeepsRules) return rules.tile(row, key);
     return sm90_rules<Config>(args, work).tile(row, key);
   }
-  // Returns a window bound as an int. Bounds wider than any sequence are limited, so that adding a row does not
-  // overflow.
+  // Returns a window bound as an int. Limits it to 2^30, which exceeds any sequence length, so that adding a row index
+  // does not overflow.
   [[nodiscard]] static __device__ __forceinline__ int clamped(int64 window) {
     return static_cast<int>(min(window, int64{1} << 30));
   }
-  // Returns the thread's first key of tile n.
+  // Returns the first key of tile n of which this thread holds scores.
   [[nodiscard]] __device__ __forceinline__ int first_key(int n) const {
     return n * Config::kBlockN + accumulator_column(thread());
   }
-  // Returns the key on the diagonal of the thread's row h = 0.
+  // Returns the key on the diagonal for the thread's row h = 0.
   [[nodiscard]] __device__ __forceinline__ int diagonal() const {
     return work.row + consumer * kWarpgroupRows + accumulator_row(thread()) + work.seqlen_k - work.seqlen_q;
   }
-  // Returns whether the transform uses its reciprocal r. The values are then -r.
+  // Returns whether the transform is computed from its reciprocal r. The values in s are then -r.
   [[nodiscard]] static __device__ __forceinline__ bool is_reciprocal(const Sm90ForwardArgs& args) {
     return Score<Config>::kOnlyTransforms && Config::kElement != ElementType::kF32 &&
            ScoreTransform::can_be_reciprocal(args.options);
@@ -209,7 +212,8 @@ struct Sm90Scores {
   __device__ __forceinline__ void add_terms(float (&s)[kScores], const uint32 (&terms)[kTermsWords]) const {
     if constexpr (kLoadsTermsEarly) {
 #pragma unroll
-      for (int i = 0; i < kTermsWords / 4; ++i) {  // 32 keys of row h: each lane of the quad has 8 of them
+      for (int i = 0; i < kTermsWords / 4; ++i) {
+        // Four words have 32 keys of row h; each lane of the quad loaded 8 of them.
         uint32 four[4] = {terms[4 * i], terms[4 * i + 1], terms[4 * i + 2], terms[4 * i + 3]};
         transpose_quad(four);
 #pragma unroll
@@ -221,7 +225,7 @@ struct Sm90Scores {
       }
     }
   }
-  // Returns whether every group of eight elements of every row can be loaded at once.
+  // Returns whether each chunk of eight elements of each row is aligned to 16 bytes, so that one load can read it.
   template <class Storage>
   [[nodiscard]] static __device__ __forceinline__ bool are_chunks(const Storage* data, int64 row_stride) {
     return reinterpret_cast<uint64>(data) % 16 == 0 && row_stride % kTermsOfChunk == 0;
@@ -253,7 +257,8 @@ struct Sm90Scores {
     }
   }
   __device__ __forceinline__ void mask_begin(float (&s)[kScores], int n) const {
-    const int left = clamped(args.options.window_left);  // never an open window, which masks no tile here
+    const int left = clamped(args.options.window_left);  // an open window masks no tile, so this code never sees its
+                                                         // bound
 #pragma unroll
     for (int h = 0; h < kRowsOfThread; ++h) {
       const int first_seen = diagonal() + h * kRowHalf - left - first_key(n);

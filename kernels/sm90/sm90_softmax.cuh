@@ -1,20 +1,21 @@
-// Online softmax of a consumer, with two rows per thread; ../attention/online_softmax.cuh has the equations. Few
-// instructions per element matter here: they limit the time of a tile, while the matrix products overlap with them.
+// Online softmax of a consumer warpgroup, with two query rows per thread. ../attention/online_softmax.cuh has the
+// equations. This code minimises the number of instructions per score. This number determines the time of a key tile,
+// because the matrix products overlap with the softmax.
 //
-// m is the value subtracted from scores. It need not be their maximum, as long as l and o are relative to the same m:
-//   kSpeculate   p is computed with the current m, before the maximum is known. If the thread's sum over the tile is at
-//                most 2^kMaxLag, no p is larger than that, and p is used. Otherwise the maximum is computed, m is
-//                raised, and p is computed again from the scores, which are still in registers.
-//   otherwise    the maximum is computed first, but m is raised only if p of a score would exceed 2^kMaxLag.
-// Before the first visible key m is -inf, so the maximum is computed.
+// m is the value subtracted from the scores of a row. It need not be the row maximum, if l and o are relative to the
+// same m. If kSpeculate is set, p is computed with the current m, before the row maximum is known. If the thread's sum
+// of p over the tile is at most 2^kMaxLag, no p exceeds 2^kMaxLag, and p is used. Otherwise the maximum is computed, m
+// is raised, and p is computed again from the scores, which are still in registers. If kSpeculate is not set, the
+// maximum is computed first, but m is raised only if some p would exceed 2^kMaxLag. Before the first visible key m is
+// -inf, so the maximum must be computed.
 //
-// kFolded (../attention/online_softmax.cuh) subtracts the rounded product c m from c s, in one instruction. If scores
-// are large, the error of this rounding is large, too: an error of e multiplies p by 2^e. If |c m| exceeds kMostFolded,
-// the maximum is computed, and p is 2^(c (s - m)). This is exact for scores near m: even scores of 1e30 have the right
-// p.
+// In the units kFolded (../attention/online_softmax.cuh), one instruction computes the exponent as c s minus the
+// rounded product c m, where c is scale_log2. For large scores the rounding error of c m is large too: an error of e
+// multiplies p by 2^e. If |c m| exceeds kMostFolded, the code computes the maximum, and p = 2^(c (s - m)). This form is
+// exact for scores near m, so p is correct even for scores of 1e30.
 //
-// The rows of a warp share all these decisions, except with kIsCached. There each row has a separate m. So the bits of
-// a row do not depend on the other rows of its warp.
+// All rows of a warp share the decision whether m is raised, except if kIsCached is set. In that mode each row decides
+// alone, so the bits of a row do not depend on the other rows of its warp.
 #pragma once
 
 #include "../attention/accumulator_scores.cuh"
@@ -34,10 +35,10 @@ struct Sm90Softmax {
       4096.0f;  // limit of |c m|: the relative rounding error of p is then at most 2^-12 / 2 * ln 2
   static constexpr bool kByRow = Config::kIsCached;
 
-  float row_max[kRowsOfThread] = {-kInfinity, -kInfinity};  // m in units of s, equal in all lanes of a quad
-  float row_sum[kRowsOfThread] = {0.0f, 0.0f};              // l of the thread's columns
+  float row_max[kRowsOfThread] = {-kInfinity, -kInfinity};  // m in the units of s; equal in all lanes of a quad
+  float row_sum[kRowsOfThread] = {0.0f, 0.0f};              // l, summed over the columns of this thread only
 
-  // Raises m to the tile's maximum. rescale: factor for the sums over earlier tiles.
+  // Raises m to the maximum of the tile. `rescale` returns the factor for l and o of earlier tiles.
   __device__ __forceinline__ void raise(const float (&s)[kScores], float scale_log2, float (&rescale)[kRowsOfThread]) {
 #pragma unroll
     for (int h = 0; h < kRowsOfThread; ++h) raise_to(h, tile_max(s, h), scale_log2, rescale);
@@ -46,7 +47,8 @@ struct Sm90Softmax {
     const float old_max = row_max[h];
     row_max[h] = fmaxf(old_max, new_max);
     const float new_base = exponent_base(row_max[h]);
-    const bool is_folded = folds(h, scale_log2);  // then the base is a rounded product, before and after
+    const bool is_folded = folds(h, scale_log2);  // if true, exponents subtract a rounded product both before and after
+                                                  // m is raised
     const float fall = is_folded ? __fmul_rn(old_max, scale_log2) - __fmul_rn(new_base, scale_log2)
                                  : (old_max - new_base) * scale_log2;
     rescale[h] = exp2_fast(fall);
@@ -55,27 +57,30 @@ struct Sm90Softmax {
   [[nodiscard]] static __device__ __forceinline__ float tile_max(const float (&s)[kScores], int h) {
     return quad_max(thread_row_max(s, h));
   }
-  // Returns whether p of row h may subtract a rounded product. False before the first visible key, and with NaN or inf.
+  // Returns whether the exponents of row h may subtract a rounded product. Returns false before the first visible key,
+  // and if m is NaN or infinite.
   [[nodiscard]] __device__ __forceinline__ bool folds(int h, float scale_log2) const {
     return kUnits == ScoreUnits::kFolded && fabsf(row_max[h] * scale_log2) <= kMostFolded;
   }
-  // Returns the same for all rows of the warp. kByRow: no row folds in a tile that may raise its m.
+  // Returns whether folds() holds for all rows of the warp. Returns false if kByRow is set, because the decision must
+  // not depend on other rows.
   [[nodiscard]] __device__ __forceinline__ bool all_fold(float scale_log2) const {
     if constexpr (kByRow) return false;
     return __all_sync(kAllLanes, folds(0, scale_log2) && folds(1, scale_log2));
   }
-  // Returns whether the condition holds in any lane of the quad that shares the row. All lanes get the same answer.
+  // Returns whether the condition holds in any lane of the quad that shares the row. All four lanes get the same
+  // result.
   [[nodiscard]] static __device__ __forceinline__ bool any_in_quad(bool is_so) {
     return (__ballot_sync(kAllLanes, is_so) >> threadIdx.x % 32 / 4 * 4 & 0xf) != 0;
   }
 
-  // Returns the value subtracted from the scores of row h.
+  // Returns the value that is subtracted from the scores of row h.
   template <ScoreUnits kUnitsOfBase>
   [[nodiscard]] __device__ __forceinline__ float base_of(int h, float scale_log2) const {
     const float base = exponent_base(row_max[h]);
     return kUnitsOfBase == ScoreUnits::kFolded ? __fmul_rn(base, scale_log2) : base;
   }
-  // Computes p of the tile, packed in pairs, and the sums of p.
+  // Computes p of the tile, packed in pairs, and the sum of p of each row.
   template <ScoreUnits kUnitsOfBase>
   __device__ __forceinline__ void exponentials(const float (&s)[kScores], float scale_log2, uint32 (&p)[kScores / 2],
                                                float (&sum)[kRowsOfThread]) const {
@@ -90,7 +95,7 @@ struct Sm90Softmax {
       p[i] = Element::pack(low, high);
     }
   }
-  // Does the same but overwrites s with p, for callers whose registers of p are still in use.
+  // Computes the same p and sums, but overwrites s with p. Used while running products still read the registers of p.
   template <ScoreUnits kUnitsOfBase>
   __device__ __forceinline__ void exponentials(float (&s)[kScores], float scale_log2,
                                                float (&sum)[kRowsOfThread]) const {
@@ -105,7 +110,7 @@ struct Sm90Softmax {
     row_sum[1] += sum[1];
   }
 
-  // Processes the first tile, when there is no o yet.
+  // Processes the first key tile, before o has any contribution.
   __device__ __forceinline__ void begin(const float (&s)[kScores], float scale_log2, uint32 (&p)[kScores / 2]) {
     float rescale[kRowsOfThread], sum[kRowsOfThread];
     raise(s, scale_log2, rescale);
@@ -117,13 +122,13 @@ struct Sm90Softmax {
     add(sum);
   }
 
-  // Processes a later tile, first with the current m. Returns whether o has to be multiplied by `rescale`. The answer
-  // is the same for the complete warp.
+  // Processes a later key tile. First computes p with the current m. Returns whether o must be multiplied by `rescale`.
+  // All lanes of the warp get the same result.
   [[nodiscard]] __device__ __forceinline__ bool speculate(const float (&s)[kScores], float scale_log2,
                                                           uint32 (&p)[kScores / 2], float (&rescale)[kRowsOfThread]) {
     float sum[kRowsOfThread];
     exponentials<kUnits>(s, scale_log2, p, sum);
-    bool is_good[kRowsOfThread];  // also false for NaN
+    bool is_good[kRowsOfThread];  // false if p is too large or NaN
 #pragma unroll
     for (int h = 0; h < kRowsOfThread; ++h) {
       const bool has_base = kUnits == ScoreUnits::kFolded ? folds(h, scale_log2) : row_max[h] != -kInfinity;
@@ -141,11 +146,11 @@ struct Sm90Softmax {
     add(sum);
     return raises;
   }
-  // Selects some of the thread's rows.
+  // One flag for each of the thread's two rows.
   struct WhichRows {
     bool of[kRowsOfThread];
   };
-  // Raises m of the selected rows, and computes their p and its sum again.
+  // Raises m of the selected rows, and computes p and its sum again for these rows.
   __device__ __forceinline__ void raise_rows(const WhichRows& rows, const float (&s)[kScores], float scale_log2,
                                              uint32 (&p)[kScores / 2], float (&sum)[kRowsOfThread],
                                              float (&rescale)[kRowsOfThread]) {
@@ -169,7 +174,7 @@ struct Sm90Softmax {
     }
   }
 
-  // Raises m if p of the tile would be too large for the current one. Returns whether it was raised.
+  // Raises m if some p of the tile would be too large for the current m. Returns whether m was raised.
   [[nodiscard]] __device__ __forceinline__ bool follow_max(const float (&s)[kScores], float scale_log2,
                                                            float (&rescale)[kRowsOfThread]) {
     float new_max[kRowsOfThread];
@@ -190,9 +195,9 @@ struct Sm90Softmax {
     return raises;
   }
 
-  // Processes a later tile while products of the previous tile run. With kSpeculate its p has other registers than
-  // theirs. Otherwise s becomes p, and pack_late() packs it when the products are done. Returns whether o has to be
-  // multiplied by `rescale`.
+  // Processes a later key tile while the products of the previous tile run. If kSpeculate is set, p is written to
+  // registers that these products do not read. Otherwise p overwrites s, and pack_late() packs it when the products are
+  // complete. Returns whether o must be multiplied by `rescale`.
   [[nodiscard]] __device__ __forceinline__ bool update_under_products(float (&s)[kScores], float scale_log2,
                                                                       uint32 (&p)[kScores / 2],
                                                                       float (&rescale)[kRowsOfThread]) {
@@ -211,7 +216,7 @@ struct Sm90Softmax {
     }
   }
 
-  // Computes p of a later tile. Returns whether o has to be multiplied by `rescale`.
+  // Processes a later key tile when no products run. Computes p, and returns whether o must be multiplied by `rescale`.
   [[nodiscard]] __device__ __forceinline__ bool update(float (&s)[kScores], float scale_log2, uint32 (&p)[kScores / 2],
                                                        float (&rescale)[kRowsOfThread]) {
     if constexpr (Config::kSpeculate) {
@@ -228,7 +233,7 @@ struct Sm90Softmax {
       return raises;
     }
   }
-  // Packs p, which update_under_products() left in s because products were still reading the registers of p.
+  // Packs p when the running products have read the previous p. update_under_products() left the new p in s.
   __device__ __forceinline__ void pack_late(const float (&s)[kScores], uint32 (&p)[kScores / 2]) const {
     if constexpr (!Config::kSpeculate) {
 #pragma unroll
@@ -236,8 +241,8 @@ struct Sm90Softmax {
     }
   }
 
-  // Finishes the softmax after the last tile: l becomes the sum of the complete row, and m gets the units of an
-  // exponent.
+  // Finishes the softmax after the last key tile: l becomes the sum over the complete row, and m is converted to an
+  // exponent of 2 if the units are kFolded.
   __device__ __forceinline__ void finish(float scale_log2) {
 #pragma unroll
     for (int h = 0; h < kRowsOfThread; ++h) {
@@ -248,7 +253,7 @@ struct Sm90Softmax {
   [[nodiscard]] __device__ __forceinline__ float inverse_sum(int h) const {
     return inverse_or_zero(row_sum[h]);
   }
-  // Returns the natural logarithm of the row's sum, or -inf for a row that has seen no key.
+  // Returns the natural logarithm of the sum of exp(score), or -inf for a row that has seen no key.
   [[nodiscard]] __device__ __forceinline__ float lse(int h) const {
     if (row_sum[h] == 0.0f) return -kInfinity;
     if constexpr (kUnits == ScoreUnits::kFolded) return (row_max[h] + log2_fast(row_sum[h])) * kLn2;

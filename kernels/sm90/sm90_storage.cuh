@@ -1,4 +1,4 @@
-// Shared memory of sm90_forward, and its barriers.
+// Shared memory of sm90_forward, including its barriers.
 #pragma once
 
 #include "../attention/score_mods.cuh"
@@ -13,20 +13,21 @@
 
 namespace attend {
 
-// A tile of query rows of one head, as announced by the producer.
+// A tile of query rows of one head. The producer writes it to shared memory, and the other warps read it.
 struct alignas(16) Sm90Work {
-  int sequence;  // kNoWork: no more tiles
-  int head;      // query head
-  int row;       // first row, in the sequence
-  int q_begin;   // the sequence's first row in q and o
-  int k_begin;   // the same in k and v; kIsCached: keys before it are not seen
+  int sequence;  // index of the sequence; kNoWork if there are no more tiles
+  int head;      // index of the query head
+  int row;       // first row of the tile, as an index in the sequence
+  int q_begin;   // position of the sequence's first row in q and o
+  int k_begin;   // position of the sequence's first key in k and v; if kIsCached is set, keys before this index are
+                 // hidden
   int seqlen_q;
   int seqlen_k;
-  int batch;  // kIsCached: batch entry of q and o; kSplitsKeys: part of the keys
+  int batch;  // if kIsCached is set: batch entry of q and o; if kSplitsKeys is set: index of the part of the keys
 
   static constexpr int kNoWork = -1;
 
-  // Returns the position of the sequence in the tensors.
+  // Returns the position of the sequence in the tensors q, k, v and o.
   template <class Config>
   [[nodiscard]] __device__ __forceinline__ SequenceSpan span() const {
     const int in_tensors = Config::kIsCached ? batch : Config::kIsVarlen ? 0 : sequence;
@@ -49,8 +50,9 @@ struct Sm90KeyBits {
   }
 };
 
-// kIsCached: the hidden keys of the tiles (sm90_cached_loader.cuh). They are announced together with k. Consumers read
-// them after releasing k, but before they wait for the next k. So more tiles must fit here than in the buffers of k.
+// If kIsCached is set, holds the hidden keys of each tile (sm90_cached_loader.cuh). The barrier of k covers these bits,
+// too. Consumers read them after releasing k, but before they wait for the next k. So this ring must be longer than the
+// ring of k.
 template <class Config, bool kIsCached = Config::kIsCached>
 struct Sm90Hidden {
   static constexpr int kTiles = kSm90HiddenTiles * Config::kStages;
@@ -60,7 +62,7 @@ struct Sm90Hidden {
 template <class Config>
 struct Sm90Hidden<Config, false> {};
 
-// Per-key part of the Philox state of the key tiles. It is announced and released together with k.
+// Per-key parts of the Philox state for the key tiles in the ring of k. The barriers of k cover them, too.
 template <class Config, bool kDrops = Score<Config>::kDrops>
 struct Sm90Quads {
   static_assert(Config::kBlockN % 4 == 0);
@@ -75,27 +77,31 @@ struct alignas(kSwizzleAtom) Sm90Storage
     : Sm90TermsTiles<Config::kTermsTiles ? Config::kStages : 0, Sm90Shape<Config>::kTermsBytes> {
   static_assert(kFitsTiles<Config>);
   using Shape = Sm90Shape<Config>;
-  unsigned char q[Config::kQBuffers][Shape::kQBytes];  // later holds o of the same rows
+  unsigned char q[Config::kQBuffers][Shape::kQBytes];  // q, and later o of the same rows
   unsigned char k[Config::kStages][Shape::kKBytes];
   unsigned char v[Config::kStages][Shape::kVBytes];
   [[no_unique_address]] Sm90Quads<Config> quads;
   [[no_unique_address]] Sm90Hidden<Config> hidden;
   Sm90Work work[kSm90WorkSlots];
-  Mbarrier work_full[kSm90WorkSlots];   // the tile is announced and may be read
-  Mbarrier work_empty[kSm90WorkSlots];  // each warp that reads the tile has left it
-  Mbarrier q_full[Config::kQBuffers];   // q has arrived
-  Mbarrier q_empty[Config::kQBuffers];  // each consumer: o has left q's buffer; or each warp has read q
-  Mbarrier k_full[Config::kStages];     // k, its bias and its Philox quads have arrived
+  Mbarrier work_full[kSm90WorkSlots];   // The producer has written a query tile to this slot, and other warps may read
+                                        // it.
+  Mbarrier work_empty[kSm90WorkSlots];  // Each reading warp has left the tile of this slot, so the slot may be
+                                        // overwritten.
+  Mbarrier q_full[Config::kQBuffers];   // q has arrived.
+  Mbarrier q_empty[Config::kQBuffers];  // The buffer of q is free. Each consumer arrives once o has left the buffer. If
+                                        // o is not stored from this buffer, each warp arrives once it has read q.
+  Mbarrier k_full[Config::kStages];     // k has arrived, together with its bias and its Philox quads.
   Mbarrier v_full[Config::kStages];
-  // kIsVarlen: rows have arrived, some of which must be cleared before they are announced.
+  // Completes when TMA has written rows of v, some of which a warp must clear before v_full may complete. Used for
+  // packed sequences.
   Mbarrier v_tail[Shape::kTails];
-  Mbarrier k_empty[Config::kStages];  // each consumer warp has read k: the buffer may be filled
+  Mbarrier k_empty[Config::kStages];  // Each consumer warp has read k, so the buffer may be filled again.
   Mbarrier v_empty[Config::kStages];
 
-  // Initialises the barriers. One thread calls this; the block must synchronise afterwards.
+  // Initialises the barriers. One thread must call this, and the block must synchronise afterwards.
   __device__ __forceinline__ void init_barriers() {
     constexpr int kReaders = Config::kConsumers * kWarpgroup / 32;
-    // If lanes copy keys, each lane arrives with its copies, and then its warp arrives.
+    // If lanes copy keys with cp.async, each lane's copies arrive, and then its warp arrives.
     const uint32 of_loader = Shape::kCopiesKeys ? kWarpThreads + arrivals_of_warps(1) : 1;
     const uint32 of_keys = Shape::kKeyLoaders * of_loader;
     for (int slot = 0; slot < kSm90WorkSlots; ++slot) {
@@ -117,8 +123,8 @@ struct alignas(kSwizzleAtom) Sm90Storage
   }
 };
 
-// A position in a ring of buffers, stored as the number of buffers that its user has passed. It needs one register; a
-// stage and a parity would need two. Consumers have several rings and no spare registers.
+// A position in a ring of buffers, stored as the number of buffers that its user has passed. This needs one register,
+// while a buffer index and a parity would need two. Consumers have several rings and no registers to spare.
 template <int kBuffers>
 struct RingPlace {
   uint32 count = 0;

@@ -1,4 +1,4 @@
-// Turns of the consumer warpgroups, made with named barriers.
+// The order in which consumer warpgroups issue products, enforced by named barriers.
 #pragma once
 
 #include "../isa/named_barrier.cuh"
@@ -6,14 +6,16 @@
 
 namespace attend {
 
-// Consumers take turns to issue products, so that the softmax of one overlaps with the products of another.
+// Consumers issue their products in turn. While one consumer computes its softmax, the products of another one run.
 template <class Config>
 struct Sm90Turn {
   static constexpr int kFirstBarrier = 1;
-  static constexpr int kThreads = 2 * kWarpgroup;  // the consumer that waits and the one that passes
+  static constexpr int kThreads = 2 * kWarpgroup;  // threads of the consumer that waits and of the one that passes its
+                                                   // turn
   int consumer;
 
-  // Gives the first consumer its first turn, because no other consumer precedes it. The last consumer passes that turn.
+  // Gives consumer 0 its first turn. No other consumer precedes it, so the last consumer passes the turn on behalf of a
+  // predecessor.
   __device__ __forceinline__ void begin() const {
     if (consumer == Config::kConsumers - 1) pass();
   }

@@ -1,4 +1,4 @@
-// Tiles of query rows, their order, and the keys that they see.
+// Defines the tiles of query rows, their order, and the key tiles that they see.
 #pragma once
 
 #include "../attention/block_mask.cuh"
@@ -15,7 +15,7 @@
 
 namespace attend {
 
-// Tiles of kBlockN keys, [begin, end).
+// Range [begin, end) of tiles of kBlockN keys, or of positions in a tile list.
 struct Sm90KeyTiles {
   int begin;
   int end;
@@ -26,7 +26,7 @@ template <class Config>
   return window_of<Config>(work.seqlen_q, work.seqlen_k, options.window_left, options.window_right);
 }
 
-// Returns the score modifications of the tile's head.
+// Returns the score modifications for the head of the query tile.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ ScoreRules<Config> sm90_rules(const Sm90ForwardArgs& args,
                                                                        const Sm90Work& work) {
@@ -34,8 +34,8 @@ template <class Config>
                                   args.base.num_heads_q);
 }
 
-// Returns the key tiles that at least one of kRows rows from `row` on sees. kIsCached: `work` must belong to these
-// rows.
+// Returns the key tiles that are visible to at least one of the kRows rows from `row` on. If kIsCached is set, `work`
+// must be the query tile of these rows.
 template <class Config, int kRows>
 [[nodiscard]] __device__ __forceinline__ Sm90KeyTiles key_tiles_of_rows(const WindowMask& mask, const Sm90Work& work,
                                                                         int row) {
@@ -48,7 +48,7 @@ template <class Config, int kRows>
           (static_cast<int>(keys.end) + Config::kBlockN - 1) / Config::kBlockN};
 }
 
-// The list of a block mask for the block's rows.
+// The block mask's list of key tiles for the query rows of a block.
 template <class Config>
 using Sm90KeyList = KeyTileList<Config, Sm90Shape<Config>::kConsumers>;
 template <class Config>
@@ -58,8 +58,8 @@ template <class Config>
                                  work.row / Sm90Shape<Config>::kBlockM);
 }
 
-// Returns the positions in the list of the key tiles that kRows rows from `row` on need. With a block mask these are
-// all positions of the block, or none.
+// Returns the list positions of the key tiles that kRows rows from `row` on need. With a block mask these are all
+// positions of the block's list, or none if the rows do not exist.
 template <class Config, int kRows>
 [[nodiscard]] __device__ __forceinline__ Sm90KeyTiles places_of_rows(const Sm90KeyList<Config>& list,
                                                                      const WindowMask& mask, const Sm90Work& work,
@@ -68,7 +68,8 @@ template <class Config, int kRows>
   return {0, row < work.seqlen_q ? list.count : 0};
 }
 
-// Returns the block's key tiles. kSplitsKeys: those of its part. Parts differ by at most one tile and may be empty.
+// Returns the list positions of the block's key tiles. If kSplitsKeys is set, the block processes one part of the key
+// tiles. The parts differ by at most one tile, and a part may be empty.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ Sm90KeyTiles places_of_block(const Sm90ForwardArgs& args,
                                                                       const Sm90KeyList<Config>& list,
@@ -81,7 +82,7 @@ template <class Config>
           all.begin + static_cast<int>(tiles * (work.batch + 1) / splits)};
 }
 
-// Returns the key tiles of a warpgroup whose first row is `row`.
+// Returns the list positions of the key tiles of the warpgroup whose first row is `row`.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ Sm90KeyTiles places_of_warpgroup(const Sm90KeyTiles& of_block,
                                                                           const Sm90KeyList<Config>& list,
@@ -92,7 +93,7 @@ template <class Config>
   return {max(seen.begin, of_block.begin), min(seen.end, of_block.end)};
 }
 
-// Returns the tiles in which each of these rows sees each key.
+// Returns the key tiles in which each of the kRows rows from `row` on sees each key.
 template <class Config, int kRows>
 [[nodiscard]] __device__ __forceinline__ Sm90KeyTiles unmasked_tiles_of_rows(const WindowMask& mask, int row) {
   const int64 last_row = min(static_cast<int64>(row + kRows), mask.seqlen_q) - 1;
@@ -100,8 +101,8 @@ template <class Config, int kRows>
           static_cast<int>(mask.row(row).end) / Config::kBlockN};
 }
 
-// Returns the position of a sequence in the tensors. kIsCached: k_begin is the first key, and seqlen_q is 0 if another
-// kernel handles the sequence.
+// Returns the position of a sequence in the tensors. If kIsCached is set, k_begin is the first visible key, and
+// seqlen_q is 0 if another kernel handles the sequence.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ SequenceSpan sm90_span(const Sm90ForwardArgs& forward_args, uint32 sequence) {
   if constexpr (Config::kIsCached) {
@@ -122,7 +123,7 @@ template <class Config>
   }
 }
 
-// Iterates over a block's tiles of query rows. One warp uses it, and all lanes have the same values.
+// Iterates over the query tiles of a block. One warp uses it, and all lanes hold the same values.
 template <class Config>
 class Sm90TileWalk {
   static constexpr int kBlockM = Sm90Shape<Config>::kBlockM;
@@ -132,7 +133,7 @@ class Sm90TileWalk {
     if constexpr (Config::kIsVarlen) look_at_sequences();
   }
 
-  // Returns the current tile, or kNoWork at the end.
+  // Returns the current query tile. At the end, its `sequence` is kNoWork.
   [[nodiscard]] __device__ __forceinline__ Sm90Work tile() {
     if constexpr (Config::kIsVarlen) {
       return packed_tile();
@@ -141,14 +142,14 @@ class Sm90TileWalk {
     }
   }
 
-  // take() requests the next tile early; advance() moves to it.
+  // take() requests the next query tile early, and advance() moves to that tile.
   __device__ __forceinline__ void take() { queue_.take(args_.next_tile); }
   __device__ __forceinline__ void advance() { queue_.advance(); }
 
  private:
-  // Tiles of a head are adjacent, so that they share its keys in the L2 cache. Under a causal mask tiles differ in
-  // length, and the longest tiles of all heads of a section come first. With a block mask tiles may differ, too. The
-  // last rows often see the most keys, so the order is the same.
+  // Tiles of a head are adjacent in this order, so that they share its keys in the L2 cache. Under a causal mask tiles
+  // differ in length, so the longest tiles of all heads of a section come first. Under a block mask tiles may also
+  // differ in length. The last rows often see the most keys, so the order is the same.
   [[nodiscard]] __device__ __forceinline__ Sm90Work dense_tile() const {
     if (queue_.index() >= args_.total_tiles) return {Sm90Work::kNoWork};
     const uint32 index = Config::kSplitsKeys ? queue_.index() / args_.splits : queue_.index();
@@ -168,8 +169,8 @@ class Sm90TileWalk {
             split};
   }
 
-  // Returns the tile at the queue's index, by sequence and then by head. The search only moves forward: each lane
-  // checks one of 32 sequences.
+  // Returns the query tile at the queue's index. Tiles are ordered by sequence and then by head. The search only moves
+  // forward, and each lane checks one of 32 sequences.
   [[nodiscard]] __device__ __forceinline__ Sm90Work packed_tile() {
     while (queue_.index() >= first_index_ + __shfl_sync(kAllLanes, tiles_until_, 31)) {
       first_index_ += __shfl_sync(kAllLanes, tiles_until_, 31);
@@ -184,13 +185,14 @@ class Sm90TileWalk {
     const auto tiles = static_cast<uint32>(num_tiles(span.seqlen_q, kBlockM));
     const uint32 of_sequence = rest - (__shfl_sync(kAllLanes, tiles_until_, lane) - tiles * args_.base.num_heads_q);
     const uint32 head = of_sequence / tiles;
-    const uint32 tile = tiles - 1 - (of_sequence - head * tiles);  // the longest first
+    const uint32 tile = tiles - 1 - (of_sequence - head * tiles);  // the last tile comes first, because it often is the
+                                                                   // longest
     return {static_cast<int>(sequence),      static_cast<int>(head),         static_cast<int>(tile) * kBlockM,
             static_cast<int>(span.q_begin),  static_cast<int>(span.k_begin), static_cast<int>(span.seqlen_q),
             static_cast<int>(span.seqlen_k), static_cast<int>(span.batch)};
   }
 
-  // Sets tiles_until_: the number of tiles of all heads of the sequences from first_sequence_ to the lane's.
+  // Computes tiles_until_ for the 32 sequences from first_sequence_ on.
   __device__ __forceinline__ void look_at_sequences() {
     const uint32 lane = threadIdx.x % 32;
     const uint32 sequence = first_sequence_ + lane;
@@ -208,9 +210,10 @@ class Sm90TileWalk {
 
   const Sm90ForwardArgs& args_;
   TileQueue<Config::kSchedule> queue_;
-  uint32 first_sequence_ = 0;  // kIsVarlen: sequence of lane 0
+  uint32 first_sequence_ = 0;  // for packed sequences: the sequence that lane 0 checks
   uint32 first_index_ = 0;     // index of the first tile of that sequence
-  uint32 tiles_until_ = 0;
+  uint32 tiles_until_ = 0;     // number of query tiles of all heads of the sequences from first_sequence_ up to and
+                               // including this lane's
 };
 
 }  // namespace attend
