@@ -1,6 +1,6 @@
 // Writes every new row of k and v to its place in the cache, and every query row to q_out.
 //
-//  k: x / sqrt(mean(x^2) + eps) * weight is rotated by the angles of the row's position, and converted to the cache's
+//   k: x / sqrt(mean(x^2) + eps) * weight is rotated by the angles of the row's position, and converted to the cache's
 //      type. An 8-bit cache stores x / descale.
 //   v: x is converted to the cache's type.
 //   q: x is normalised and rotated like k, and keeps its type.
