@@ -131,46 +131,44 @@ struct BlockMapArgs {
 };
 constexpr int kMapPatternWords = 128;
 
-// Options beyond dense, unmasked attention. A member is read only if the Config constant in its comment is set. If the
-// option is not used, the member is zero.
+// Options beyond dense, unmasked attention. Kernels read a member only if the Config constant in the member's comment
+// is set. If an option is not used, its members are zero.
 struct OptionArgs {
-  const void* bias;                   // kHasBias: has type BiasElement and shape (batch, num_heads_q, seqlen_q,
-                                      // seqlen_k)
-  const unsigned char* mask;          // kHasBoolMask: has the shape of the bias. A score whose element is 0 is masked
-  const float* alibi_slopes;          // kHasAlibi: has shape (num_sequences, num_heads_q)
-  const int* cu_seqlens_q;            // kIsVarlen: has shape (num_sequences + 1)
-  const int* cu_seqlens_k;            // kIsVarlen: has shape (num_sequences + 1)
+  const void* bias;                   // BiasElement (batch, num_heads_q, seqlen_q, seqlen_k), if kHasBias
+  const unsigned char* mask;          // (batch, num_heads_q, seqlen_q, seqlen_k), if kHasBoolMask. 0 masks the score
+  const float* alibi_slopes;          // float (num_sequences, num_heads_q), if kHasAlibi
+  const int* cu_seqlens_q;            // int (num_sequences + 1), if kIsVarlen
+  const int* cu_seqlens_k;            // int (num_sequences + 1), if kIsVarlen
   TensorStrides bias_stride;          // in elements; 0 in broadcast dimensions
   TensorStrides mask_stride;          // in bytes; 0 in broadcast dimensions
   int64 alibi_sequence_stride;        // in elements; 0 if all sequences share the slopes
   int64 alibi_head_stride;            // in elements
-  int64 window_left;                  // kMask == kWindow: kOpenWindow if no key is masked on the left side
-  int64 window_right;                 // kMask == kWindow: kOpenWindow if no key is masked on the right side
-  int64 total_q;                      // kIsVarlen: number of tokens in q, whatever cu_seqlens_q contains
-  int64 total_k;                      // kIsVarlen: number of tokens in k, whatever cu_seqlens_k contains
-  const uint64* philox_state;         // kHasPhiloxState: points to {seed, offset}, which override dropout_key0,
+  int64 window_left;                  // see key_range.cuh, if kMask == kWindow. kOpenWindow leaves the left side open
+  int64 window_right;                 // see key_range.cuh, if kMask == kWindow. kOpenWindow leaves the right side open
+  int64 total_q;                      // number of tokens in q, whatever cu_seqlens_q contains, if kIsVarlen
+  int64 total_k;                      // number of tokens in k, whatever cu_seqlens_k contains, if kIsVarlen
+  const uint64* philox_state;         // points to {seed, offset} if kHasPhiloxState. They override dropout_key0,
                                       // dropout_key1 and dropout_stream
-  int64 row_begin;                    // kIsPart: row i of this problem is row row_begin + position_step * i of a larger
-                                      // problem
-  int64 key_begin;                    // kIsPart: key j of this problem is key key_begin + position_step * j of the
+  int64 row_begin;                    // If kIsPart, row i of this problem is row row_begin + position_step * i of a
                                       // larger problem
-  const void* row_logits;             // kHasSinks: has type row_logits_element and shape (num_sequences, num_heads_q).
-                                      // Null in a backward pass without sinks
+  int64 key_begin;                    // If kIsPart, key j of this problem is key key_begin + position_step * j of the
+                                      // larger problem
+  const void* row_logits;             // row_logits_element (num_sequences, num_heads_q), if kHasSinks. Null in a
+                                      // backward pass without sinks
   int64 row_logit_sequence_stride;    // in elements; 0 if all sequences share the logits
   int64 row_logit_head_stride;        // in elements
-  float transform_cap;                // kHasTransform: greater than 0 (attention/score_transform.cuh)
-  float dropout_scale;                // kHasDropout: 1 / (1 - p)
-  uint32 dropout_key0, dropout_key1;  // kHasDropout: the members of DropMask with the same names. DropMask::head is
-                                      // computed
+  float transform_cap;                // greater than 0, if kHasTransform (attention/score_transform.cuh)
+  float dropout_scale;                // 1 / (1 - p), if kHasDropout
+  uint32 dropout_key0, dropout_key1;  // members of DropMask with the same names, if kHasDropout
   uint32 dropout_stream, dropout_threshold;
-  uint32 position_step;       // kIsPart: see row_begin. With dropout, only simt supports a step other than 1, or a
+  uint32 position_step;       // see row_begin, if kIsPart. With dropout, only simt supports a step other than 1, or a
                               // key_begin that is not a multiple of 4
-  uint32 dropout_head;        // kIsPart: a number that is added to DropMask::head
-  float alibi_shift;          // kIsPart: ALiBi uses the distance position_step * (i + off - j + alibi_shift)
+  uint32 dropout_head;        // a number that is added to DropMask::head, if kIsPart
+  float alibi_shift;          // If kIsPart, ALiBi uses the distance position_step * (i + off - j + alibi_shift)
   uint32 row_logits_element;  // an ElementType. Kernels read the type at run time, so they do not depend on it
-  CapturedTensor captured[kMostCaptured];  // kHasCustomScore: inputs of the custom score function
-  BlockMaskArgs block_mask;                // kHasBlockMask
-  BlockMapArgs block_map;                  // kHasBlockMap
+  CapturedTensor captured[kMostCaptured];  // tensors that the custom score function reads, if kHasCustomScore
+  BlockMaskArgs block_mask;                // read if kHasBlockMask
+  BlockMapArgs block_map;                  // read if kHasBlockMap
 };
 static_assert(sizeof(OptionArgs) == 8 * 8 + 2 * 24 + 9 * 8 + 10 * 4 + kMostCaptured * sizeof(CapturedTensor) +
                                         sizeof(BlockMaskArgs) + sizeof(BlockMapArgs));
