@@ -107,9 +107,9 @@ struct BlockMaskArgs {
                            // RowTileLists::blocks_before()
   const uint32* patterns;  // kPatternWords words for each pattern. A word has one bit for each score of a thread in a
                            // 64 x 64 accumulator
-  int64 sequence_stride;   // number of lists, or 0 if all sequences share them
-  int64 head_stride;       // number of lists between query heads, or in the backward pass between key heads. 0 if the
-                           // heads share them
+  int64 sequence_stride;   // distance between sequences, in lists. 0 if all sequences share the lists
+  int64 head_stride;       // distance between query heads, or in the backward pass between key heads, in lists. 0 if
+                           // the heads share the lists
   int entry_words;         // number of ints in an entry
   int head_words;          // number of ints for each query head of the group in the backward pass. 0 if the heads share
                            // them
@@ -125,8 +125,8 @@ struct BlockMapArgs {
                            // kAllSeen or kNoneSeen
   const uint64* patterns;  // kMapPatternWords words for each pattern. The first 64 words belong to the rows, and have a
                            // bit for each key. The others belong to the keys, and have a bit for each row
-  int64 sequence_stride;   // number of tiles, or 0 if all sequences share them
-  int64 head_stride;       // number of tiles, or 0 if all query heads share them
+  int64 sequence_stride;   // distance between sequences, in tiles. 0 if all sequences share the tiles
+  int64 head_stride;       // distance between query heads, in tiles. 0 if all query heads share the tiles
   int tile_rows, tile_columns;
 };
 constexpr int kMapPatternWords = 128;

@@ -11,9 +11,9 @@
 //          traffic for each of the seqlen_q x seqlen_k scores of a head. The forward pass allocates 4 bytes for each
 //          score, and the backward pass 8 bytes for P and dS. So memory limits the length. The rung refuses a problem
 //          that needs more than 32 GiB.
-// Measured 8 x 16 heads, 2048 rows and keys, full: 11.0 TFLOP/s at d = 64, 15.0 at d = 128; backward 13.1 and 16.3.
-//          H200, CUDA 13.0
-// Run      attend run --compute standard --mode both --data DIR
+// Measured 11.0 TFLOP/s at d = 64 and 15.0 at d = 128, with 8 x 16 heads, 2048 rows and keys, and no mask. The backward
+//          pass reaches 13.1 and 16.3. H200, CUDA 13.0.
+// Run      `attend run --compute standard --mode both --data DIR`.
 // Source   Dao, Fu, Ermon, Rudra, Re, FlashAttention (2022), Algorithm 0; appendix B.2 for the gradients.
 #pragma once
 

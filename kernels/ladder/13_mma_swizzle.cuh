@@ -11,8 +11,8 @@
 //          Nothing else changes.
 // Why      ldmatrix.x4 loads 512 bytes in 4 cycles instead of 32.
 // Costs    The address needs an exclusive or, once for each thread and 16 columns.
-// Measured bf16, (2, 16, 8192, 128), full, H200, CUDA 13.0: 232 TFLOP/s
-// Run      attend run --compute mma_swizzle --data DIR    (data made by attend generate --dtype bf16)
+// Measured 232 TFLOP/s in bfloat16 with batch 2, 16 heads, 8192 rows and keys, d = 128 and no mask. H200, CUDA 13.0.
+// Run      `attend run --compute mma_swizzle --data DIR`, with data made by `attend generate --dtype bf16`.
 // Source   as in rung 12.
 #pragma once
 

@@ -14,8 +14,8 @@
 //          of the stores. A thread waits for global memory only if a product is shorter than the latency of the load.
 // Costs    d / 4 registers hold the tile that is being copied. At d = 128, a multiprocessor then has room for two
 //          blocks instead of three.
-// Measured bf16, (2, 16, 8192, 128), full, H200, CUDA 13.0: 275 TFLOP/s
-// Run      attend run --compute mma_qreg --data DIR    (data made by attend generate --dtype bf16)
+// Measured 275 TFLOP/s in bfloat16 with batch 2, 16 heads, 8192 rows and keys, d = 128 and no mask. H200, CUDA 13.0.
+// Run      `attend run --compute mma_qreg --data DIR`, with data made by `attend generate --dtype bf16`.
 // Source   Dao, FlashAttention-2 (2023), Algorithm 1.
 #pragma once
 

@@ -16,8 +16,8 @@
 //          two warps. While one warp computes its softmax, the other multiplies.
 // Costs    A thread needs 255 registers, so the data of a block lies in shared memory. Only the work of the other block
 //          hides the softmax of a warp.
-// Measured bf16, (2, 16, 8192, 128), full, H200, CUDA 13.0: 388 TFLOP/s
-// Run      attend run --compute mma_qreg_async --data DIR    (data made by attend generate --dtype bf16)
+// Measured 388 TFLOP/s in bfloat16 with batch 2, 16 heads, 8192 rows and keys, d = 128 and no mask. H200, CUDA 13.0.
+// Run      `attend run --compute mma_qreg_async --data DIR`, with data made by `attend generate --dtype bf16`.
 // Source   Dao, FlashAttention-2 (2023), Algorithm 1; FlashAttention-4 (2025) for the lagging maximum.
 #pragma once
 

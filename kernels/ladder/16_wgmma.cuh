@@ -13,8 +13,9 @@
 // Costs    The warps copy the tiles, with 16 chunks of 16 bytes for each thread and tile, and wait at a barrier for
 //          each tile. So the softmax of one warpgroup can overlap with the products of the other only between two
 //          barriers.
-// Measured bf16, (2, 16, 8192, 128), H200, CUDA 13.0: full 435, causal 407 TFLOP/s
-// Run      attend run --compute wgmma --data DIR    (data made by attend generate --dtype bf16)
+// Measured 435 TFLOP/s without a mask and 407 with a causal mask, in bfloat16 with batch 2, 16 heads, 8192 rows and
+//          keys, d = 128. H200, CUDA 13.0.
+// Run      `attend run --compute wgmma --data DIR`, with data made by `attend generate --dtype bf16`.
 // Source   Dao, FlashAttention-2 (2023), Algorithm 1; PTX ISA, wgmma.mma_async, for the instruction.
 #pragma once
 

@@ -13,8 +13,9 @@
 //          up to a tile ahead of the other, so one computes exponentials while the other uses the tensor cores.
 // Costs    The thread that issues copies belongs to a warpgroup that computes. If it has to wait until the other
 //          warpgroup releases a buffer, its warpgroup waits too.
-// Measured bf16, (2, 16, 8192, 128), H200, CUDA 13.0: full 550, causal 502 TFLOP/s
-// Run      attend run --compute wgmma_tma --data DIR    (data made by attend generate --dtype bf16)
+// Measured 550 TFLOP/s without a mask and 502 with a causal mask, in bfloat16 with batch 2, 16 heads, 8192 rows and
+//          keys, d = 128. H200, CUDA 13.0.
+// Run      `attend run --compute wgmma_tma --data DIR`, with data made by `attend generate --dtype bf16`.
 // Source   Dao, FlashAttention-2 (2023), Algorithm 1; PTX ISA, cp.async.bulk.tensor and mbarrier, for the copies.
 #pragma once
 

@@ -16,8 +16,9 @@
 // Costs    Warpgroups are out of step only by chance, and each still waits for its products before it continues. A
 //          quarter of the threads is idle. In the last tile of rows, up to 191 rows may be missing, which matters in
 //          short sequences.
-// Measured bf16, (2, 16, 8192, 128), H200, CUDA 13.0: full 684, causal 620 TFLOP/s
-// Run      attend run --compute wgmma_specialized --data DIR    (data made by attend generate --dtype bf16)
+// Measured 684 TFLOP/s without a mask and 620 with a causal mask, in bfloat16 with batch 2, 16 heads, 8192 rows and
+//          keys, d = 128. H200, CUDA 13.0.
+// Run      `attend run --compute wgmma_specialized --data DIR`, with data made by `attend generate --dtype bf16`.
 // Source   Shah et al., FlashAttention-3 (2024), Algorithm 1.
 #pragma once
 

@@ -3,7 +3,7 @@
 //
 // - mask_ranges computes bounds of each run of 64 elements of the captured tensors. It also clears the counts and the
 //   table of patterns for the other kernels.
-// - mask_kinds decides from bounds of the mask function whether a tile of 64 x 64 is seen in full or not at all.
+// - mask_kinds decides from bounds of the mask function whether all pairs or no pairs of a 64 x 64 tile are seen.
 //   Otherwise the tile is undecided.
 // - mask_patterns evaluates the pairs of undecided tiles, and merges equal patterns.
 // - mask_rows writes each row of tiles as core::SeenTiles. It merges neighbouring tiles that are seen in full.

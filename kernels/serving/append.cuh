@@ -7,7 +7,7 @@
 //
 // Shapes   see AppendArgs. Types, strides and sizes are arbitrary. The kernel reads lengths, tables, slots and offsets.
 // Grid     (tokens, groups of heads). A warp handles one token at a time, for a few heads of k, of v, or of q.
-// Bits     Each product and each sum is rounded separately, and squares are added in a fixed order, as in the CPU's
+// Rounding Each product and each sum is rounded separately, and squares are added in a fixed order, as in the CPU's
 //          append.
 // Called   by src/cuda/serving/append.cpp.
 #pragma once

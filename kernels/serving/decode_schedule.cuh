@@ -1,9 +1,10 @@
 // Assigns the work of a decode call to blocks. The units of all items are divided into equal shares, in order.
 //
-// The units are numbered sequence by sequence and item by item. Block b has the numbers [boundary(b), boundary(b + 1)).
-// A boundary lies near b * share, at a place that cuts few nodes of the tree (decode_tree.cuh). If possible, it lies
-// between two items. Otherwise it is the unit that is a multiple of the highest power of two. Every block computes the
-// same boundaries from the sequence lengths, which are available only on the device.
+// The units are numbered sequence by sequence and item by item. An item takes `numbers()` consecutive numbers, which
+// may be more than its units. Block b has the numbers [boundary(b), boundary(b + 1)). A boundary lies near b * share,
+// at a place that cuts few nodes of the tree (decode_tree.cuh). If possible, it lies between two items. Otherwise it is
+// the unit that is a multiple of the highest power of two. Every block computes the same boundaries from the sequence
+// lengths, which are available only on the device.
 //
 // If kLeavesRoom is set, another kernel runs at the same time and handles sequences with many rows. Some blocks then
 // get no work and end at once. Half of the blocks are enough to keep memory busy, and the other kernel uses the
@@ -36,12 +37,12 @@ struct DecodeNumberOf<true> {
   }
 };
 
-// An item, and the numbers of its units.
+// An item, and the range of numbers that it takes.
 template <class Number>
 struct DecodeItem {
   DecodeSpan span;
   int index;     // index among the items of its sequence
-  int of_each;   // count of numbers of each item if all items have the same count. Otherwise 0
+  int of_each;   // how many numbers each item takes, if all items take equally many. Otherwise 0
   Number first;  // number of its first unit
 
   [[nodiscard]] __device__ __forceinline__ int numbers() const { return of_each != 0 ? of_each : span.numbers; }
@@ -132,8 +133,8 @@ struct DecodeSchedule {
   // The sequences that one lane counts, and the results of counting.
   struct Run {
     int begin;
-    int most, least;  // counts of numbers of the largest and of the smallest item
-    Number numbers;   // count of numbers of all items
+    int most, least;  // how many numbers the largest and the smallest item take
+    Number numbers;   // how many numbers all items take
     float left;       // work of the other kernel, in row tiles times units. Set only with kLeavesRoom
 
     [[nodiscard]] static __device__ __forceinline__ Run of(const DecodeArgs& args, DecodeSequence* kept, int lane) {
@@ -235,7 +236,7 @@ struct DecodeSchedule {
     return static_cast<int>(__fdividef(static_cast<float>(value) + 0.5f, static_cast<float>(divisor)));
   }
 
-  // Sets the share and the slack. `most` is the count of numbers of the largest item.
+  // Sets the share and the slack. `most` is how many numbers the largest item takes.
   __device__ __forceinline__ void choose_share(int blocks, int most, bool all_alike) {
     share = max(Numbers::divide(total + (blocks - 1), blocks), static_cast<Number>(least_share(most)));
     slack = share / 32;

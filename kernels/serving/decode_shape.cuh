@@ -33,13 +33,13 @@ struct DecodeTile {
   int cache_bytes;  // bytes of an element of k and v
   int head_dim;
   int head_dim_v;
-  int values_are_keys;  // 1: v is the first columns of k (multi-head latent attention)
-  int has_boxes;        // 1: the copy engine (TMA) copies keys and values. A box is the rectangle of one copy
-  int by_warpgroup;     // 1: each product of 64 query rows and a step's keys is computed by a warpgroup with wgmma
-  int column_parts;     // 2: by_warpgroup is set, and each warpgroup has half of the columns of o. Otherwise 1
+  int values_are_keys;  // 1 if v is the first columns of k (multi-head latent attention)
+  int has_boxes;        // 1 if the copy engine (TMA) copies keys and values. A box is the rectangle of one copy
+  int by_warpgroup;     // 1 if warpgroups compute with wgmma, for 64 query rows
+  int column_parts;     // 2 if each of two warpgroups has half of the columns of o, otherwise 1
   int rows;             // query rows of a team, a multiple of 8
   int row_parts;        // number of teams with different rows, 1 or 2
-  int half_rows;        // 1: the tile has 8 rows, and at most 4 of them are in use
+  int half_rows;        // 1 if the tile has 8 rows, and at most 4 of them are in use
   int slots;            // number of ring slots. A slot holds the keys or the values of a step
   int stack_nodes;      // number of tree nodes for which the stack has room in shared memory
 };

@@ -12,9 +12,9 @@
 
 namespace attend {
 
-constexpr int kRowsOfThread = 2;   // number of values of h
-constexpr int kRowHalf = 8;        // number of rows from h = 0 to h = 1
-constexpr int kColumnsOfTile = 8;  // number of columns of one j
+constexpr int kRowsOfThread = 2;   // number of accumulator rows of a thread, numbered by h
+constexpr int kRowHalf = 8;        // distance between a thread's two rows
+constexpr int kColumnsOfTile = 8;  // number of columns of the tile that have the same j
 
 // Returns the thread's first row (h = 0) in the tile of its warps, which has 16 rows for each warp. The thread's other
 // row is kRowHalf rows further down.
