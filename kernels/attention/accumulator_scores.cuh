@@ -171,7 +171,7 @@ struct AccumulatorLine {
   static constexpr bool kOneSided = Config::kMask == MaskKind::kCausal;
   const typename TermsElementOf<Config>::Storage* terms;  // address at the thread's first column
   const unsigned char* mask;                              // address at the thread's first column
-  int64 terms_step;                                       // elements from one column to the next
+  int64 terms_step;                                       // distance between neighbouring columns, in elements
   int64 mask_step;
   float distance;   // i + off - j at the thread's first column, for row i and key j, with off = seqlen_k - seqlen_q
   float term;       // ALiBi term at the thread's first column. Used if kOneSided is set

@@ -127,8 +127,8 @@ struct RowTileLists {
   }
 };
 
-// Returns whether a row sees a key. It searches the backward pass's lists for blocks of kBlockN keys. The search is
-// binary, so the function suits callers that query few pairs.
+// Returns whether a row sees a key. The function searches the backward pass's lists for blocks of kBlockN keys. The
+// search is binary, so the function suits callers that query few pairs.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ bool sees_pair(const BlockMaskArgs& mask, int sequence, int head_k,
                                                         int head_of_group, int row, int key) {
@@ -154,8 +154,8 @@ template <class Config>
   return (__ldg(mask.patterns + static_cast<int64>(pattern) * kPatternWords + thread) >> bit & 1) != 0;
 }
 
-// A tile of rows that a block of keys sees. It is stored in shared memory next to the tile's q. kGroups is the number
-// of 64-key groups in the block of keys.
+// A tile of rows that a block of keys sees. This struct is stored in shared memory next to the tile's q. kGroups is the
+// number of 64-key groups in the block of keys.
 template <int kGroups>
 struct SeenRowTile {
   static constexpr int kWords = 1 + kGroups;

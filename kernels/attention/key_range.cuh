@@ -1,6 +1,7 @@
 // The keys that a query row sees under causal and window masks. Host and device share this index arithmetic.
 //
-// Masks are aligned at the bottom right. With off = seqlen_k - seqlen_q, row i sees the keys
+// Masks are aligned at the bottom right, so the diagonal passes through the last row and the last key. With off =
+// seqlen_k - seqlen_q, row i sees the keys
 //   [max(0, i + off - window_left), min(seqlen_k, i + off + window_right + 1))
 // A negative window_left or window_right leaves its side open. A causal mask has window_right = 0.
 #pragma once
@@ -10,7 +11,7 @@
 namespace attend {
 
 constexpr int64 kOpenWindow = -1;       // value of window_left or window_right that hides no key
-constexpr int64 kFar = int64{1} << 40;  // beyond every row and key
+constexpr int64 kFar = int64{1} << 40;  // a distance beyond every row and key
 constexpr int64 kBeyondTile = 1 << 20;  // wider than any tile, and small enough for 32-bit arithmetic
 
 // Returns a distance as an int, clamped to kBeyondTile.

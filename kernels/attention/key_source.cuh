@@ -12,7 +12,7 @@
 
 namespace attend {
 
-// Batch entry and row in a tensor (batch, heads, rows, head_dim). These are coordinates of a TMA instruction.
+// Batch entry and row in a tensor (batch, heads, rows, head_dim). A TMA instruction uses these two coordinates.
 struct RowPlace {
   int64 batch;
   int64 row;

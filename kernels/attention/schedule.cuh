@@ -25,7 +25,7 @@ class TileQueue {
  public:
   __device__ __forceinline__ TileQueue() : index_(blockIdx.x) {}
 
-  // Returns the number of the current tile. It may be beyond the last tile.
+  // Returns the number of the current tile. The number may lie beyond the last tile.
   [[nodiscard]] __device__ __forceinline__ uint32 index() const { return index_; }
 
   // take() requests the number of the next tile early. advance() makes this tile the current one. See next_index() for

@@ -115,12 +115,12 @@ struct ScoreTransform {
 
 #endif
 
-// Value of r for a masked entry. It makes p 0, and r - r^2 is still finite.
+// Value of r for a masked entry. With this r, p is 0 and r - r^2 is still finite.
 constexpr float kUnseenReciprocal = 1e18f;
 
-// The reciprocal form in the backward pass. The kernel turns products into r, and r into p. It computes ds from p (r -
-// r^2), where r - r^2 is a quarter of the derivative. The host fills this struct. A kernel reads the members from
-// constant memory as operands of instructions, so they occupy no registers.
+// The reciprocal form in the backward pass. The kernel turns products into r, and r into p. Then the kernel computes ds
+// from p (r - r^2), where r - r^2 is a quarter of the derivative. The host fills this struct. A kernel reads the
+// members from constant memory as operands of instructions, so they occupy no registers.
 struct ReciprocalTransform {
   float to_r;        // 2 log2(e) scale / cap
   float exponent;    // -2 log2(e) cap

@@ -1,5 +1,5 @@
-// Terms are numbers that are read from memory for each row and key, and added to scores. They are the bias. dterms is
-// their gradient.
+// The terms are the bias: numbers that are read from memory for each row and key, and added to scores. dterms is the
+// gradient of the terms.
 #pragma once
 
 #include "../common/args.cuh"

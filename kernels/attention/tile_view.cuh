@@ -1,5 +1,4 @@
-// The visible scores of a tile, as far as the positions of rows and keys decide. These are limited by lengths and
-// window.
+// The scores of a tile that the lengths and the window leave visible.
 #pragma once
 
 #include "../common/config_enums.cuh"

@@ -44,7 +44,7 @@ struct ForwardArgs {
 };
 static_assert(sizeof(ForwardArgs) == 6 * 8 + 5 * 24 + 2 * 8 + 4 * 4);
 
-// Flags of BackwardArgs::overwritten. They name the gradients whose memory has no contents yet. A kernel with
+// Flags of BackwardArgs::overwritten. Each flag names gradients whose memory has no contents yet. A kernel with
 // kAddsToOutputs stores these gradients instead of adding to them.
 constexpr uint32 kOverwritesQueries = 1;  // dq
 constexpr uint32 kOverwritesKeys = 2;     // dk and dv
@@ -118,7 +118,7 @@ constexpr int kAllSeen = -1;
 constexpr int kNoneSeen = -2;
 constexpr int kPatternWords = 128;
 
-// A caller's block mask as a map. It states the visible scores for each 64 rows and 64 keys
+// A caller's block mask as a map. The map states which scores are visible for each 64 rows and 64 keys
 // (kernels/attention/block_map.cuh).
 struct BlockMapArgs {
   const int* tiles;        // (batch or 1, heads or 1, tile_rows, tile_columns). An element is a pattern's number,

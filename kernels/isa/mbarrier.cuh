@@ -72,9 +72,9 @@ struct alignas(8) Mbarrier {
   }
 };
 
-// Number of lanes that arrive for a warp. It is 1, because arrivals at a barrier are serialised. __syncwarp or the
-// warp's products must order the accesses of the other lanes before the arrival. The racecheck tool of
-// compute-sanitizer tracks only the accesses of the arriving thread, so all lanes must arrive when it runs
+// Number of lanes that arrive for a warp. Only one lane arrives, because arrivals at a barrier are serialised.
+// __syncwarp or the warp's products must order the accesses of the other lanes before the arrival. The racecheck tool
+// of compute-sanitizer tracks only the accesses of the arriving thread, so all lanes must arrive when it runs
 // (tools/gpu_test.py).
 constexpr uint32 kLanesThatArrive = 1;
 

@@ -60,7 +60,7 @@ struct OperandBPair {
   OperandB half[2];
 };
 
-// Packs eight neighbouring accumulators of a lane into the A operand of P V. They are p of 16 keys.
+// Packs eight neighbouring accumulators of a lane into the A operand of P V. The accumulators are p of 16 keys.
 template <class Element>
 [[nodiscard]] __device__ __forceinline__ OperandA pack_operand_a(const float* p) {
   static_assert(sizeof(typename Element::Storage) == sizeof(Bits16), "a register has a pair");

@@ -14,9 +14,9 @@ __device__ __forceinline__ void tma_prefetch_map(const TensorMapArg& map) {
 }
 
 // Loads one tile of a tensor whose map is described in ForwardTmaArgs. The tile consists of rows of one head, from
-// `row` on. It is written in swizzled panels to an address that is a multiple of kSwizzleAtom. Elements outside the
-// tensor become zeros, and count among the bytes. One thread calls it, after it has added the bytes to `full`. The
-// clobber "memory" keeps the load behind the wait for a free destination.
+// `row` on. The copy engine writes it in swizzled panels to an address that is a multiple of kSwizzleAtom. Elements
+// outside the tensor become zeros, and count among the bytes. One thread calls it, after it has added the bytes to
+// `full`. The clobber "memory" keeps the load behind the wait for a free destination.
 __device__ __forceinline__ void tma_load_tile(void* smem, const TensorMapArg& map, Mbarrier& full, int64 row,
                                               uint32 head, uint32 batch) {
   asm volatile(

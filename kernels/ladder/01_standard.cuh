@@ -122,7 +122,7 @@ __device__ void standard_softmax(const ForwardArgs& args) {
   const auto row_tiles = static_cast<uint32>(num_tiles(args.seqlen_q, Config::kBlockM));
   const auto [batch, head, tile] = HeadTile::of_block(blockIdx.x, row_tiles, args.num_heads_q);
   const int64 row = tile * Config::kBlockM + threadIdx.x / kWarpThreads;
-  if (row >= args.seqlen_q) return;  // true for all lanes of the warp or for none
+  if (row >= args.seqlen_q) return;  // the condition is the same in all lanes of the warp
   const int64 lane = threadIdx.x % kWarpThreads;
   float* const s = score_matrix(args, 0, batch, head).row(row);
   const int64 end = mask_of<Config>(args).row(row).end;
@@ -156,7 +156,7 @@ __device__ void standard_delta(const BackwardArgs& args) {
   const auto row_tiles = static_cast<uint32>(num_tiles(args.seqlen_q, Config::kBlockM));
   const auto [batch, head, tile] = HeadTile::of_block(blockIdx.x, row_tiles, args.num_heads_q);
   const int64 row = tile * Config::kBlockM + threadIdx.x / kWarpThreads;
-  if (row >= args.seqlen_q) return;  // true for all lanes of the warp or for none
+  if (row >= args.seqlen_q) return;  // the condition is the same in all lanes of the warp
   const int lane = static_cast<int>(threadIdx.x) % kWarpThreads;
   const float* const dout = head_matrix<const float>(args.dout, args.dout_stride, batch, head, args.seqlen_q).row(row);
   const float* const o = head_matrix<const float>(args.o, args.o_stride, batch, head, args.seqlen_q).row(row);

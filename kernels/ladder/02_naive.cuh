@@ -4,8 +4,8 @@
 // Supports float32, any d and d_v, full and causal masks, grouped heads, and every architecture.
 // Before   Rung 01, standard, writes S and P to memory and reads them again. This is 4 * seqlen_q * seqlen_k floats for
 //          each head.
-// After    Each score is used as soon as it is computed. It updates the running maximum m, the running sum l and the
-//          running output o (online softmax).
+// After    Each score is used as soon as it is computed. The score updates the running maximum m, the running sum l and
+//          the running output o (online softmax).
 // Why      Nothing of size seqlen_q x seqlen_k is stored, so memory grows linearly.
 // Costs    Each thread reads all of k and v, and reads its row of q again for each key. So speed depends on the caches.
 //          Each exponential waits for a long dot product. The rung saves memory but no time. Rung 01 is faster.
@@ -61,10 +61,10 @@ __device__ void naive_forward(const ForwardArgs& args) {
   const KeyRange keys = visible_keys<Config>(args, row);
   for (int64 key = keys.begin; key < keys.end; ++key) {
     const float score = scaled_dot<Config>(q, k + key * args.k_stride.row, args.scale);
-    if (score == -kInfinity) continue;  // skipped like a masked score. In the code below, m is not -inf
+    if (score == -kInfinity) continue;  // skipped like a masked score, so that m is never -inf below
     // A NaN is kept as the maximum, so that the entire row becomes NaN
     const float new_max = score > row_max || score != score ? score : row_max;
-    const float rescale = expf(row_max - new_max);  // 0 for the first key, where row_max is -inf
+    const float rescale = expf(row_max - new_max);  // rescale is 0 for the first key, because row_max is -inf
     const float p = expf(score - new_max);
     row_sum = row_sum * rescale + p;
 #pragma unroll

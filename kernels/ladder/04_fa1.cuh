@@ -5,7 +5,7 @@
 // Supports float32, d and d_v up to 128, full and causal masks, grouped heads, and every architecture.
 // Before   In rung 03, tiled, a block has 16 rows, and loads every tile of keys for them.
 // After    A block has an entire head, and loads a tile of keys once for all rows. o, m and l of the rows are stored in
-//          memory, m and l in the workspace. They are read, rescaled and written again for each tile.
+//          memory, m and l in the workspace. These arrays are read, rescaled and written again for each tile.
 // Why      A tile of keys is copied to shared memory, between two barriers, once for each head instead of once for
 //          every 16 rows. This gives the small gain over rung 03. Compared with rung 01, the paper's loop order does
 //          not store S and P, which saves up to 24 bytes of traffic for each score. It adds 12 bytes of q and o for

@@ -69,7 +69,8 @@ struct RowTileState {
 #pragma unroll
       for (int j = 0; j < Grid::kKeys; ++j) new_max = fmaxf(new_max, s_frag[i][j]);
       new_max = warp_max<Grid::kColThreads>(new_max);
-      const float rescale = expf(row_max[i] - exponent_base(new_max));  // 0 for the first tile, where row_max is -inf
+      const float rescale = expf(row_max[i] - exponent_base(new_max));  // rescale is 0 for the first tile, because
+                                                                        // row_max is -inf
       row_max[i] = new_max;
       row_sum[i] *= rescale;
 #pragma unroll

@@ -4,7 +4,7 @@
 //   dv = p^T dout                 dk = scale ds^T q                  dq = scale ds k
 //
 // Shapes   as in 08_fa2.cuh.
-// Supports as in 08_fa2.cuh. Atomic additions sum dq, so its last bits differ from run to run.
+// Supports the same problems as 08_fa2.cuh. Atomic additions sum dq, so its last bits differ from run to run.
 // Before   The standard backward pass stores p and ds in memory.
 // After    A block owns kBlockN keys, with dk and dv in registers, and loops over the tiles of query rows. It computes
 //          p again from lse. The contribution of each tile is added to dq in memory. The L2 cache does the addition,

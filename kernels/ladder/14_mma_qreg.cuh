@@ -87,8 +87,8 @@ __device__ __forceinline__ void weighted_values(float (&o)[Config::kHeadDim / 2]
   }
 }
 
-// A thread's share of a tile that is being copied from global to shared memory. It is in registers between load() and
-// store().
+// A thread's share of a tile that is being copied from global to shared memory. The share is in registers between
+// load() and store().
 template <class Config>
 struct TileOnItsWay {
   using Tile = typename MmaStorage<Config>::KeyTile;

@@ -65,7 +65,7 @@ __device__ void wgmma_tma_forward(const ForwardTmaArgs& args) {
     float s[WarpgroupTile<Config>::kScores];
     smem.k_full[at.stage].wait(at.parity);  // waits until k of tile n has arrived; it may then be read
     begin_qk<Config>(s, q_smem, smem_address(smem.k[at.stage]));
-    if (loads_next) loader.load_k(next);  // overlaps with the product
+    if (loads_next) loader.load_k(next);  // this copy overlaps with the product
     __syncwarp();
     wgmma_wait<0>(s);
     release(smem.k_empty[at.stage]);

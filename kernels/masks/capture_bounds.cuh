@@ -1,5 +1,5 @@
 // Bounds of the elements of a captured tensor over ranges of subscripts. The generated bounds code of a mask function
-// loads them. They are computed from the bounds of runs of 64 elements, which mask_ranges.cuh wrote.
+// loads them. The bounds are computed from those of runs of 64 elements, which mask_ranges.cuh wrote.
 #pragma once
 
 #include "mask_args.cuh"

@@ -1,6 +1,6 @@
 // Bounds of a mask function over the rows and keys of a tile. Generated code uses this file
-// (src/expr/print_bounds.hpp). It has the same interval arithmetic as src/expr/bounds.cpp, operation by operation.
-// Bounds may be wider than necessary. In that case the tile's pairs are evaluated one by one.
+// (src/expr/print_bounds.hpp). Its interval arithmetic is that of src/expr/bounds.cpp, operation by operation. Bounds
+// may be wider than necessary. In that case the tile's pairs are evaluated one by one.
 //
 // Source: Moore, Kearfott & Cloud, Introduction to Interval Analysis (2009), chapters 2 and 5.
 #pragma once

@@ -1,5 +1,6 @@
-// Decides tiles of a block mask from bounds of the mask function over the tile's rows and keys. This decides most tiles
-// of causal masks, windows and sorted documents. The other tiles are listed for mask_patterns, in any order.
+// Computes bounds of a mask function over the rows and keys of each tile, and decides from the bounds whether the tile
+// is seen. This decides most tiles of causal masks, windows and sorted documents. The other tiles are listed for
+// mask_patterns, in any order.
 //
 // Work     Each thread decides one tile, without a loop over pairs. A mask of 131072 x 131072 takes 4.2 M threads.
 // Memory   The kernel writes 4 bytes for each tile. It reads bounds of captured tensors, which neighbouring tiles
@@ -44,7 +45,7 @@ __device__ void mask_kinds(const MaskMakerArgs& args) {
   if (undecided == 0) return;
   const int lane = static_cast<int>(threadIdx.x) % kWarpThreads;
   int first = 0;
-  if (lane == 0) first = atomicAdd(&args.counts->undecided, __popc(undecided));  // one atomic operation for the warp
+  if (lane == 0) first = atomicAdd(&args.counts->undecided, __popc(undecided));  // one operation for all lanes
   first = __shfl_sync(kAllLanes, first, 0);
   if (kind == kUndecidedTile) args.undecided[first + __popc(undecided & ((1u << lane) - 1))] = tile;
 }

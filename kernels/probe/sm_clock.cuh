@@ -1,4 +1,4 @@
-// Measures the current clock rate of a multiprocessor. It divides cycles by nanoseconds of the device's timer.
+// Measures the current clock rate of a multiprocessor, by comparing cycles with nanoseconds of the device's timer.
 //
 // One thread runs the kernel. Benchmarks start it right after the timed kernels, because the clock rate depends on load
 // and power.

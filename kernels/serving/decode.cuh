@@ -64,7 +64,7 @@ __device__ __forceinline__ void decode(const DecodeArgs& args) {
   extern __shared__ __align__(kSwizzleAtom) char smem[];
   constexpr DecodeSmem kSmem = Sizes::kSmem;
   constexpr int kComputeWarps = Sizes::kComputeThreads / kWarpThreads;
-  // Registers of a thread in each role. Without the move, each thread of the three warpgroups would have 168
+  // Registers of a thread in each role. If registers were not moved, each thread of the three warpgroups would have 168
   constexpr bool kMovesRegisters = decode_moves_registers(Sizes::kTile);
   constexpr int kComputeRegisters = 232, kLoadRegisters = 40;
   const int warp = static_cast<int>(threadIdx.x) / kWarpThreads, lane = static_cast<int>(threadIdx.x) % kWarpThreads;

@@ -1,7 +1,7 @@
 // Partial results of a warpgroup for one leaf of keys, with half of the columns of o. Used if kColumnParts is 2. The
 // warpgroup computes the scores of every second step, and multiplies P of all steps by its columns of the values. The
-// two warpgroups exchange P through shared memory. The values are the first columns of k. The panel of k after them is
-// not needed once the scores are computed, so P overwrites it.
+// two warpgroups exchange P through shared memory. The values are the first columns of k. The panel of k behind these
+// columns is not needed once the scores are computed, so P overwrites it.
 //
 // Source: DeepSeek-AI, FlashMLA, "A deep dive into the flash MLA kernel" (2025), which describes two warpgroups that
 // exchange P

@@ -132,7 +132,7 @@ struct DecodeRole {
   [[nodiscard]] __device__ __forceinline__ int first_row() const {
     return Config::kRowParts == 2 ? part * Config::kRows : 0;
   }
-  // Returns the number of the warp's `owned`-th 16-column tile. It may be beyond the last tile.
+  // Returns the number of the warp's `owned`-th 16-column tile. The tile may lie beyond the last column.
   [[nodiscard]] __device__ __forceinline__ int column_tile(int owned) const { return owned * kTeamWarps + warp; }
 };
 
@@ -210,8 +210,8 @@ struct DecodeRing {
   [[nodiscard]] __device__ __forceinline__ uint32* existing(int number) const {
     return reinterpret_cast<uint32*>(smem + Sizes::kSmem.existing) + number * kDecodeLoadWarps;
   }
-  // Returns the descale factors of the step's keys (x) and values (y). They belong to the slot of the keys. Used if
-  // kRowFactors is set.
+  // Returns the descale factors of the step's keys (x) and values (y). The factors are stored with the slot of the
+  // keys. Used if kRowFactors is set.
   [[nodiscard]] __device__ __forceinline__ float2* factors(int number) const {
     return reinterpret_cast<float2*>(smem + Sizes::kSmem.factors) + number * kStepKeys;
   }

@@ -39,8 +39,8 @@ constexpr int kSlotsOfStep = DecodeSizes<Config>::kLoadsValues ? 2 : 1;
 template <class Config>
 constexpr bool kLoadsEarly = DecodeRing<Config>::kSlots >= kSlotsOfStep<Config>;
 
-// Returns whether the block keeps the sequences that it has read. It can then compute the schedule before their lengths
-// are final.
+// Returns whether the block keeps the sequences that it has read. If so, it can compute the schedule before the
+// sequences' lengths are final.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ bool keeps_sequences(const DecodeArgs& args) {
   return args.num_sequences <= kDecodeKept;

@@ -369,7 +369,7 @@ struct DecodeLeaf {
         if (column >= Config::kHeadDimV) continue;
         const float x = Products::value(values, key, column);
         if (is_finite(x)) continue;
-          // Visits every group of eight rows: registers cannot be indexed by a run-time number
+          // Visits every group of eight rows, because registers cannot be indexed by a run-time number
 #pragma unroll
         for (int each = 0; each < kEights; ++each) {
           if (each == n) o[owned][each][half * 2 + row] += weight * x;

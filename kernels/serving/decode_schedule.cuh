@@ -21,7 +21,7 @@
 
 namespace attend {
 
-// Type of the numbers of units. It has 32 bits unless Config::kManyUnits is set.
+// Type of the numbers that units are given. It has 32 bits unless Config::kManyUnits is set.
 template <bool kMany>
 struct DecodeNumberOf {
   using Type = int;
@@ -43,7 +43,7 @@ struct DecodeItem {
   DecodeSpan span;
   int index;     // index among the items of its sequence
   int of_each;   // how many numbers each item takes, if all items take equally many. Otherwise 0
-  Number first;  // number of its first unit
+  Number first;  // number of the item's first unit
 
   [[nodiscard]] __device__ __forceinline__ int numbers() const { return of_each != 0 ? of_each : span.numbers; }
   [[nodiscard]] __device__ __forceinline__ Number end() const { return first + numbers(); }

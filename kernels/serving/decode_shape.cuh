@@ -176,7 +176,7 @@ constexpr int kDecodeTagsOfNode = 8;
   return round_up(blocks * kDecodeNodesOfBlock * kDecodeTagsOfNode * 4, kLine);
 }
 
-// Whether nodes of the stack may lie in device memory. This is so if shared memory has room for only a few nodes
+// Whether nodes of the stack may lie in device memory. They do if shared memory has room for only a few nodes
 // (decode_stack.cuh).
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool decode_shares_small_nodes(const DecodeTile& t) {
   constexpr int kFew = 2;

@@ -29,7 +29,8 @@ struct DecodeSpan {
   int first_key;  // first key after the left padding; keys before it are hidden
   int begin_key;  // the rows see only keys in [begin_key, end_key)
   int end_key;
-  int begin_unit;  // units [begin_unit, end_unit) that the rows may see. If they see no key, this is one empty unit
+  int begin_unit;  // units [begin_unit, end_unit) that the rows may see. If the rows see no key, the range is one empty
+                   // unit
   int end_unit;
   int tiles;  // number of row tiles for each key head
   int items;  // number of items. 0 if there are no rows, or more than DecodeArgs::most_rows

@@ -64,7 +64,7 @@ class DecodeStack {
     return {shared_, device_};
   }
 
-  // State of the stack without the nodes. It is used to pass the stack to other threads.
+  // State of the stack without the nodes. One thread passes this state to another that continues with the stack.
   struct Control {
     Places places;
     int count, top_begin;

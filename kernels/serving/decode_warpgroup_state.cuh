@@ -29,12 +29,12 @@ requires(Config::kByWarpgroup) struct DecodeState<Config> {
                                                  // because the registers cannot hold two states
   float value[round_up(kFloats, 4)];
 
-  // Element i of the accumulators. It belongs to the thread's row i % 4 / 2.
+  // Element i of the accumulators. The element belongs to the thread's row i % 4 / 2.
   [[nodiscard]] __device__ __forceinline__ float& o(int i) { return value[kFirstOfO + i]; }
   [[nodiscard]] __device__ __forceinline__ float o(int i) const { return value[kFirstOfO + i]; }
   [[nodiscard]] __device__ __forceinline__ float& row_max(int row) { return value[row]; }
   [[nodiscard]] __device__ __forceinline__ float row_max(int row) const { return value[row]; }
-  // Partial sum i = 2 w + e of a row, with w and e as above.
+  // Partial sum i = 2 w + e of a row. The comment at the top of this file defines w and e.
   [[nodiscard]] __device__ __forceinline__ float& row_sum(int row, int i) { return value[2 + row * kSums + i]; }
   [[nodiscard]] __device__ __forceinline__ float row_sum(int row, int i) const { return value[2 + row * kSums + i]; }
 

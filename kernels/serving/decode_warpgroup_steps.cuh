@@ -89,8 +89,8 @@ class DecodeWarpgroupSteps : public DecodeTeam<Config> {
     stack_.take_control({});
     has_last_ = role_.part == 0;
   }
-  // Data that the warpgroups exchange, and data that the warps of each warpgroup exchange. It uses the memory of the
-  // row maxima, which are not needed if kByWarpgroup is set.
+  // Data that the warpgroups exchange, and data that the warps of each warpgroup exchange. This struct uses the memory
+  // of the row maxima, which are not needed if kByWarpgroup is set.
   struct Told {
     Control control[2];  // one for each warpgroup
     uint32 words[2][2][kTeamWarps];

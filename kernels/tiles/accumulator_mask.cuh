@@ -1,7 +1,7 @@
 // Layout of accumulators of mma.m16n8 and wgmma.m64, and masks for scores in this layout.
 //
-// The two instructions have the same layout of float32 accumulators. A tile has 8 * kTiles columns. It has 16 rows for
-// each warp. Lane l of a warp has
+// The two instructions have the same layout of float32 accumulators. A tile has 8 * kTiles columns. The tile has 16
+// rows for each warp. Lane l of a warp has
 //   value[4 * j + 2 * h + b] = (row l / 4 + 8 * h, column 8 * j + 2 * (l % 4) + b),   h, b in {0, 1}
 // So each thread has two rows, and the four neighbouring lanes of a quad share a row.
 // PTX ISA: "Matrix Fragments for mma.m16n8k16", "Register Fragments ... for wgmma.mma_async.m64nNk16".

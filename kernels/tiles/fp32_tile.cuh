@@ -58,7 +58,7 @@ struct ChunksOfLane {
   }
 };
 
-// Loads kN numbers of a row. They are a pair, or chunks that are kStep bytes apart.
+// Loads kN numbers of a row. The numbers are a pair, or chunks that are kStep bytes apart.
 template <int kN, int kStep>
 __device__ __forceinline__ void load_numbers(float (&numbers)[kN], int offset) {
   static_assert(kN == 2 || kN % kChunkFloats == 0);

@@ -11,7 +11,7 @@ namespace attend {
 template <class Config>
 struct WarpRowStorage {
   static constexpr int kWarps = Config::kThreads / kWarpThreads;
-  // Number of columns of v. It is padded with zeros, so that lanes have equal numbers of columns.
+  // Number of columns of v. Columns are padded with zeros, so that lanes have equal numbers of columns.
   static constexpr int kColsV = round_up(Config::kHeadDimV, kWarpThreads);
 
   float q[kWarps][Config::kHeadDim];
@@ -53,7 +53,8 @@ struct WarpRow {
       new_max = fmaxf(new_max, s_frag[j]);
     }
     new_max = warp_max(new_max);
-    const float rescale = expf(row_max - exponent_base(new_max));  // 0 for the first tile, where row_max is -inf
+    const float rescale = expf(row_max - exponent_base(new_max));  // rescale is 0 for the first tile, because row_max
+                                                                   // is -inf
     row_max = new_max;
     row_sum *= rescale;
 #pragma unroll
