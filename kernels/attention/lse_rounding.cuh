@@ -89,8 +89,8 @@ template <class Config, int kLanes>
                                                             const SequenceSpan& span, uint32 sequence, uint32 head,
                                                             int64 row, float lse) {
   using Element = ElementOf<Config>;
-  constexpr float kProductError =
-      Config::kFusesScores ? 0x1p-22f * (1 + Config::kHeadDim / 64) : 0.0f;  // relative error
+  // Relative error of a product.
+  constexpr float kProductError = Config::kFusesScores ? 0x1p-22f * (1 + Config::kHeadDim / 64) : 0.0f;
   const bool exists = row < span.seqlen_q && is_coarse(lse);
   if (!__any_sync(kAllLanes, exists)) return 0.0f;
   float largest_gradient = 0.0f;

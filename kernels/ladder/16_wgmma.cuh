@@ -86,9 +86,8 @@ __device__ void wgmma_forward(const ForwardArgs& args) {
   if (tile.key_tiles > 0) keys.copy(smem, 0);
   cp_async_commit();
 
-  const int warpgroup =
-      __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kWarpgroup, 0);  // the shuffle puts the number
-                                                                              // into a uniform register
+  // The shuffle puts the number into a uniform register.
+  const int warpgroup = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
   const uint32 q_smem = smem_address(smem.q) + warpgroup * kWarpgroupRows * kSwizzleBytes;
   const float scale_log2 = args.scale * kLog2E;
   OnlineSoftmax softmax;

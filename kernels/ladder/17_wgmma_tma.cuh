@@ -48,9 +48,8 @@ __device__ void wgmma_tma_forward(const ForwardTmaArgs& args) {
   }
   __syncwarp();  // waits for all lanes, because the matrix products need full warps
 
-  const int warpgroup =
-      __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kWarpgroup, 0);  // the shuffle puts the number
-                                                                              // into a uniform register
+  // The shuffle puts the number into a uniform register.
+  const int warpgroup = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
   const uint32 q_smem = smem_address(smem.q) + warpgroup * kWarpgroupRows * kSwizzleBytes;
   const float scale_log2 = args.base.scale * kLog2E;
   OnlineSoftmax softmax;

@@ -50,9 +50,9 @@ requires(Config::kByWarpgroup) struct DecodeState<Config> {
   template <class Before>
   __device__ __forceinline__ void merge_pieces(const Before& before) {
     float of_before[2], own[2];
-    constexpr int kVectors = ceil_div(kFloats, 4),
-                  kAtOnce = Config::kColumnParts > 1 ? 8 : 1;  // kAtOnce is the number of loads
-                                                               // in flight
+    // kAtOnce is the number of loads in flight.
+    constexpr int kVectors = ceil_div(kFloats, 4), kAtOnce = Config::kColumnParts > 1 ? 8 : 1;
+    // in flight
     float4 read[kAtOnce];
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {

@@ -193,9 +193,9 @@ __device__ __forceinline__ void store_own_scores(const typename Shape::Scores& p
 template <class Shape>
 [[nodiscard]] __device__ __forceinline__ constexpr bool has_slopes() {
   using Config = typename Shape::Kernel;
-  if constexpr (Shape::kKind == SimtGradient::kCaptures)
-    return false;  // ds is the gradient of the custom function's
-                   // value
+  // For kCaptures, ds is the gradient of the custom function's value.
+  if constexpr (Shape::kKind == SimtGradient::kCaptures) return false;
+  // value
   if constexpr (Shape::kKind == SimtGradient::kTerms) return Score<Config>::kIsCustomWithSlope;
   return Score<Config>::kHasSlopes;
 }
