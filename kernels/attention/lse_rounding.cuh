@@ -83,7 +83,6 @@ template <class Config, int kLanes>
 //
 // If kFusesScores is set, tensor cores have added the products in a different order and truncated the sums, which
 // base.scale compensates. The result is also 0 if this difference explains why the sum differs from 1.
-// compensates. The result is also 0 if this difference explains the sum.
 template <class Config, int kLanes>
 [[nodiscard]] __device__ __forceinline__ float lse_log2_sum(const BackwardArgs& base, const OptionArgs& options,
                                                             const SequenceSpan& span, uint32 sequence, uint32 head,

@@ -8,7 +8,6 @@
 // If by_warpgroup is set, a block has two teams that have the same 64 query rows. Each warp of a team has 16 of these
 // rows. If column_parts is 1, the two teams compute different leaves of the tree (decode_tree.cuh). If column_parts is
 // 2, they compute the same leaf, and each team has half of the columns of o.
-// and each has half of the columns of o.
 #pragma once
 
 #include "../common/tile_sizes.cuh"

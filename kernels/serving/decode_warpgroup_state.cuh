@@ -52,7 +52,6 @@ requires(Config::kByWarpgroup) struct DecodeState<Config> {
     float of_before[2], own[2];
     // kAtOnce is the number of loads in flight.
     constexpr int kVectors = ceil_div(kFloats, 4), kAtOnce = Config::kColumnParts > 1 ? 8 : 1;
-    // in flight
     float4 read[kAtOnce];
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {

@@ -195,7 +195,6 @@ template <class Shape>
   using Config = typename Shape::Kernel;
   // For kCaptures, ds is the gradient of the custom function's value.
   if constexpr (Shape::kKind == SimtGradient::kCaptures) return false;
-  // value
   if constexpr (Shape::kKind == SimtGradient::kTerms) return Score<Config>::kIsCustomWithSlope;
   return Score<Config>::kHasSlopes;
 }
