@@ -3,13 +3,13 @@
 //
 //   d logit = sum over rows of exp(logit - lse) (dlse - <dout, o>)
 //
-// Shapes   as in BackwardArgs. The logits have the shape (num_sequences, num_heads_q), or one row for all sequences.
-// Supports every dtype, stride and length, and packed sequences. All sums are float32, and are added in a fixed order.
-// Work     In row_logit_parts, a block has kBlockM rows of a head, and 8 threads share a row. In row_logit_gradient, a
-//          block sums the partial results of one entry of the gradient.
-// Memory   The kernel reads dout and o once, which takes most of the time.
-// Called   by src/cuda/launch/row_logit_steps.hpp, as the last two steps of a backward pass, if the caller requests the
-//          gradient.
+// Shapes:   as in BackwardArgs. The logits have the shape (num_sequences, num_heads_q), or one row for all sequences.
+// Supports: every dtype, stride and length, and packed sequences. All sums are float32, and are added in a fixed order.
+// Work:     In row_logit_parts, a block has kBlockM rows of a head, and 8 threads share a row. In row_logit_gradient, a
+//           block sums the partial results of one entry of the gradient.
+// Memory:   The kernel reads dout and o once, which takes most of the time.
+// Called:   by src/cuda/launch/row_logit_steps.hpp, as the last two steps of a backward pass, if the caller requests
+//           the gradient.
 #pragma once
 
 #include "../common/element.cuh"

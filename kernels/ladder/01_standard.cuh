@@ -1,20 +1,20 @@
 // Rung 01, standard: computes o = softmax(scale q k^T) v with three kernels, and its gradients with six. S, P and dS
 // are stored in memory.
 //
-// Shapes   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d and d_v); any strides whose last is 1.
-// Supports float32, any d and d_v, full and causal masks, grouped heads, forward and backward, and every architecture.
-// Before   Rung 00, cpu_naive, evaluates the definition with one thread.
-// After    The rung computes S = scale q k^T, the softmax of the rows of S in place, and o = P v. Each product is
-//          computed in tiles of 64 x 64 (product_tile.cuh).
-// Why      Every multiprocessor works, and an element that is copied to shared memory is used 64 times.
-// Costs    S is written, read three times by the softmax, written as P and read again. This is up to 24 bytes of
-//          traffic for each of the seqlen_q x seqlen_k scores of a head. The forward pass allocates 4 bytes for each
-//          score, and the backward pass 8 bytes for P and dS. So memory limits the length. The rung refuses a problem
-//          that needs more than 32 GiB.
-// Measured 11.0 TFLOP/s at d = 64 and 15.0 at d = 128, with 8 x 16 heads, 2048 rows and keys, and no mask. The backward
-//          pass reaches 13.1 and 16.3. H200, CUDA 13.0.
-// Run      `attend run --compute standard --mode both --data DIR`.
-// Source   Dao, Fu, Ermon, Rudra, Re, FlashAttention (2022), Algorithm 0; appendix B.2 for the gradients.
+// Shapes:   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d and d_v); any strides whose last is 1.
+// Supports: float32, any d and d_v, full and causal masks, grouped heads, forward and backward, and every architecture.
+// Before:   Rung 00, cpu_naive, evaluates the definition with one thread.
+// After:    The rung computes S = scale q k^T, the softmax of the rows of S in place, and o = P v. Each product is
+//           computed in tiles of 64 x 64 (product_tile.cuh).
+// Why:      Every multiprocessor works, and an element that is copied to shared memory is used 64 times.
+// Costs:    S is written, read three times by the softmax, written as P and read again. This is up to 24 bytes of
+//           traffic for each of the seqlen_q x seqlen_k scores of a head. The forward pass allocates 4 bytes for each
+//           score, and the backward pass 8 bytes for P and dS. So memory limits the length. The rung refuses a problem
+//           that needs more than 32 GiB.
+// Measured: 11.0 TFLOP/s at d = 64 and 15.0 at d = 128, with 8 x 16 heads, 2048 rows and keys, and no mask. The
+//           backward pass reaches 13.1 and 16.3. H200, CUDA 13.0.
+// Run:      `attend run --compute standard --mode both --data DIR`.
+// Source:   Dao, Fu, Ermon, Rudra, Re, FlashAttention (2022), Algorithm 0; appendix B.2 for the gradients.
 #pragma once
 
 #include "../attention/head_matrix.cuh"

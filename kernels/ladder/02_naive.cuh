@@ -1,18 +1,19 @@
 // Rung 02, naive: computes o = softmax(scale q k^T) v with one thread for each query row.
 //
-// Shapes   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d and d_v); any strides whose last is 1.
-// Supports float32, any d and d_v, full and causal masks, grouped heads, and every architecture.
-// Before   Rung 01, standard, writes S and P to memory and reads them again. This is 4 * seqlen_q * seqlen_k floats for
-//          each head.
-// After    Each score is used as soon as it is computed. The score updates the running maximum m, the running sum l and
-//          the running output o (online softmax).
-// Why      Nothing of size seqlen_q x seqlen_k is stored, so memory grows linearly.
-// Costs    Each thread reads all of k and v, and reads its row of q again for each key. So speed depends on the caches.
-//          Each exponential waits for a long dot product. The rung saves memory but no time. Rung 01 is faster.
-// Measured 0.90 TFLOP/s at d = 64 and 0.91 at d = 128, with 8 x 16 heads, 2048 rows and keys, and no mask. H200, CUDA
-//          13.0.
-// Run      `attend run --compute naive --data DIR`.
-// Source   Milakov and Gimelshein, Online normalizer calculation for softmax (2018), Algorithm 3.
+// Shapes:   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d and d_v); any strides whose last is 1.
+// Supports: float32, any d and d_v, full and causal masks, grouped heads, and every architecture.
+// Before:   Rung 01, standard, writes S and P to memory and reads them again. This is 4 * seqlen_q * seqlen_k floats
+//           for each head.
+// After:    Each score is used as soon as it is computed. The score updates the running maximum m, the running sum l
+//           and the running output o (online softmax).
+// Why:      Nothing of size seqlen_q x seqlen_k is stored, so memory grows linearly.
+// Costs:    Each thread reads all of k and v, and reads its row of q again for each key. So speed depends on the
+//           caches. Each exponential waits for a long dot product. The rung saves memory but no time. Rung 01 is
+//           faster.
+// Measured: 0.90 TFLOP/s at d = 64 and 0.91 at d = 128, with 8 x 16 heads, 2048 rows and keys, and no mask. H200, CUDA
+//           13.0.
+// Run:      `attend run --compute naive --data DIR`.
+// Source:   Milakov and Gimelshein, Online normalizer calculation for softmax (2018), Algorithm 3.
 #pragma once
 
 #include "../attention/head_matrix.cuh"

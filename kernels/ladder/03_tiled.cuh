@@ -1,22 +1,22 @@
 // Rung 03, tiled: computes o = softmax(scale q k^T) v with a warp for each query row, and tiles of keys in shared
 // memory.
 //
-// Shapes   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d and d_v); any strides whose last is 1.
-// Supports float32, d and d_v up to 128, full and causal masks, grouped heads, and every architecture.
-// Before   In rung 02, naive, each thread reads all of k and v. An instruction that reads q accesses 32 cache lines.
-// After    A block copies kBlockN keys and values to shared memory in full sectors, and its 16 rows use them. A lane
-//          computes the full scores of the keys lane, lane + 32, and so on. The warp finds the row maximum with
-//          shuffles. Then each lane computes some columns of o.
-// Why      16 rows use a tile, so there are 16 times fewer global loads, and these are coalesced. The dot products and
-//          exponentials of a lane's keys are independent, whereas in rung 02 each waits for the previous one. 32 lanes
-//          work on a row instead of one.
-// Costs    Shared memory now limits the products. Each fused multiply-add needs 1.25 to 1.5 loads or shuffles. A
-//          multiprocessor moves 32 floats a cycle but multiplies 128. Rung 01 is still faster, because its tiles of 4 x
-//          4 need only 0.5 loads for each multiply-add. Rung 05 adopts such tiles.
-// Measured 10.4 TFLOP/s at d = 64 and 11.0 at d = 128, with 8 x 16 heads, 2048 rows and keys, and no mask. Rung 02
-//          reaches 0.9. H200, CUDA 13.0.
-// Run      `attend run --compute tiled --data DIR`.
-// Source   Milakov and Gimelshein, Online normalizer calculation for softmax (2018), Algorithm 3, over tiles of keys.
+// Shapes:   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d and d_v); any strides whose last is 1.
+// Supports: float32, d and d_v up to 128, full and causal masks, grouped heads, and every architecture.
+// Before:   In rung 02, naive, each thread reads all of k and v. An instruction that reads q accesses 32 cache lines.
+// After:    A block copies kBlockN keys and values to shared memory in full sectors, and its 16 rows use them. A lane
+//           computes the full scores of the keys lane, lane + 32, and so on. The warp finds the row maximum with
+//           shuffles. Then each lane computes some columns of o.
+// Why:      16 rows use a tile, so there are 16 times fewer global loads, and these are coalesced. The dot products and
+//           exponentials of a lane's keys are independent, whereas in rung 02 each waits for the previous one. 32 lanes
+//           work on a row instead of one.
+// Costs:    Shared memory now limits the products. Each fused multiply-add needs 1.25 to 1.5 loads or shuffles. A
+//           multiprocessor moves 32 floats a cycle but multiplies 128. Rung 01 is still faster, because its tiles of 4
+//           x 4 need only 0.5 loads for each multiply-add. Rung 05 adopts such tiles.
+// Measured: 10.4 TFLOP/s at d = 64 and 11.0 at d = 128, with 8 x 16 heads, 2048 rows and keys, and no mask. Rung 02
+//           reaches 0.9. H200, CUDA 13.0.
+// Run:      `attend run --compute tiled --data DIR`.
+// Source:   Milakov and Gimelshein, Online normalizer calculation for softmax (2018), Algorithm 3, over tiles of keys.
 #pragma once
 
 #include "../attention/work.cuh"

@@ -1,21 +1,21 @@
 // Rung 04, fa1: uses FlashAttention's first loop order. The outer loop runs over tiles of keys, and the inner loop over
 // rows. Between tiles, o is stored in memory.
 //
-// Shapes   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d and d_v); any strides whose last is 1.
-// Supports float32, d and d_v up to 128, full and causal masks, grouped heads, and every architecture.
-// Before   In rung 03, tiled, a block has 16 rows, and loads every tile of keys for them.
-// After    A block has an entire head, and loads a tile of keys once for all rows. o, m and l of the rows are stored in
-//          memory, m and l in the workspace. These arrays are read, rescaled and written again for each tile.
-// Why      A tile of keys is copied to shared memory, between two barriers, once for each head instead of once for
-//          every 16 rows. This gives the small gain over rung 03. Compared with rung 01, the paper's loop order does
-//          not store S and P, which saves up to 24 bytes of traffic for each score. It adds 12 bytes of q and o for
-//          each column, row and tile of keys. At d = 64, this is 6 bytes for each score.
-// Costs    The grid has only batch * heads blocks. With 128 blocks on 132 multiprocessors, the rung is faster than rung
-//          03. With 16 blocks it is 7 times slower. Rung 06 swaps the loops back.
-// Measured 11.5 TFLOP/s at d = 64 and 12.0 at d = 128, with 8 x 16 heads, 2048 rows and keys, and no mask. With 1 x 16
-//          heads, 16384 rows and keys, and d = 64, the rung reaches 1.5. H200, CUDA 13.0.
-// Run      `attend run --compute fa1 --data DIR`.
-// Source   Dao, Fu, Ermon, Rudra, Re, FlashAttention (2022), Algorithm 1.
+// Shapes:   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d and d_v); any strides whose last is 1.
+// Supports: float32, d and d_v up to 128, full and causal masks, grouped heads, and every architecture.
+// Before:   In rung 03, tiled, a block has 16 rows, and loads every tile of keys for them.
+// After:    A block has an entire head, and loads a tile of keys once for all rows. o, m and l of the rows are stored
+//           in memory, m and l in the workspace. These arrays are read, rescaled and written again for each tile.
+// Why:      A tile of keys is copied to shared memory, between two barriers, once for each head instead of once for
+//           every 16 rows. This gives the small gain over rung 03. Compared with rung 01, the paper's loop order does
+//           not store S and P, which saves up to 24 bytes of traffic for each score. It adds 12 bytes of q and o for
+//           each column, row and tile of keys. At d = 64, this is 6 bytes for each score.
+// Costs:    The grid has only batch * heads blocks. With 128 blocks on 132 multiprocessors, the rung is faster than
+//           rung 03. With 16 blocks it is 7 times slower. Rung 06 swaps the loops back.
+// Measured: 11.5 TFLOP/s at d = 64 and 12.0 at d = 128, with 8 x 16 heads, 2048 rows and keys, and no mask. With 1 x 16
+//           heads, 16384 rows and keys, and d = 64, the rung reaches 1.5. H200, CUDA 13.0.
+// Run:      `attend run --compute fa1 --data DIR`.
+// Source:   Dao, Fu, Ermon, Rudra, Re, FlashAttention (2022), Algorithm 1.
 #pragma once
 
 #include "../common/numbers.cuh"

@@ -1,21 +1,21 @@
 // Rung 05, flash_2d: uses FlashAttention's first loop order. The threads of a block form a grid over S and over o.
 //
-// Shapes   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d and d_v); any strides whose last is 1.
-// Supports float32, d and d_v up to 128, full and causal masks, grouped heads, and every architecture.
-// Before   In rung 04, fa1, a warp has a row. A number of k or v that a lane reads is used in only one product.
-// After    A block has 16 columns x 32 rows of threads, each with 4 x 4 elements of S and 4 rows of o. A thread uses
-//          each number of q that it reads for 4 keys, and each number of k or v for 4 rows. Between the two products S
-//          lies in shared memory, where a warp for each row computes the softmax.
-// Why      Loads from shared memory were the limit. They fall from at least 1.25 to 0.5 for each fused multiply-add.
-//          Loads of o start before S is computed, and overlap with this computation. With tiles of 2 x 4 this overlap
-//          gave a factor of 1.3.
-// Costs    There are four barriers for each tile of rows and keys. A multiprocessor has only one block, so all its
-//          warps are idle until the slowest one arrives. The loop order still reads and writes o for each tile of keys.
-//          A grid of batch * heads blocks leaves multiprocessors idle.
-// Measured 16.5 TFLOP/s at d = 64 and 20.3 at d = 128, with 8 x 16 heads, 2048 rows and keys, and no mask. With 1 x 16
-//          heads, 16384 rows and keys, and d = 64, the rung reaches 2.1. H200, CUDA 13.0.
-// Run      `attend run --compute flash_2d --data DIR`.
-// Source   Dao, Fu, Ermon, Rudra, Re, FlashAttention (2022), Algorithm 1.
+// Shapes:   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d and d_v); any strides whose last is 1.
+// Supports: float32, d and d_v up to 128, full and causal masks, grouped heads, and every architecture.
+// Before:   In rung 04, fa1, a warp has a row. A number of k or v that a lane reads is used in only one product.
+// After:    A block has 16 columns x 32 rows of threads, each with 4 x 4 elements of S and 4 rows of o. A thread uses
+//           each number of q that it reads for 4 keys, and each number of k or v for 4 rows. Between the two products S
+//           lies in shared memory, where a warp for each row computes the softmax.
+// Why:      Loads from shared memory were the limit. They fall from at least 1.25 to 0.5 for each fused multiply-add.
+//           Loads of o start before S is computed, and overlap with this computation. With tiles of 2 x 4 this overlap
+//           gave a factor of 1.3.
+// Costs:    There are four barriers for each tile of rows and keys. A multiprocessor has only one block, so all its
+//           warps are idle until the slowest one arrives. The loop order still reads and writes o for each tile of
+//           keys. A grid of batch * heads blocks leaves multiprocessors idle.
+// Measured: 16.5 TFLOP/s at d = 64 and 20.3 at d = 128, with 8 x 16 heads, 2048 rows and keys, and no mask. With 1 x 16
+//           heads, 16384 rows and keys, and d = 64, the rung reaches 2.1. H200, CUDA 13.0.
+// Run:      `attend run --compute flash_2d --data DIR`.
+// Source:   Dao, Fu, Ermon, Rudra, Re, FlashAttention (2022), Algorithm 1.
 #pragma once
 
 #include "../common/numbers.cuh"

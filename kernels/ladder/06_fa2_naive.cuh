@@ -1,22 +1,22 @@
 // Rung 06, fa2_naive: uses FlashAttention-2's loop order. A block keeps its rows and loops over tiles of keys, with o
 // in registers.
 //
-// Shapes   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d and d_v); any strides whose last is 1.
-// Supports float32, d and d_v up to 128, full and causal masks, grouped heads, and every architecture.
-// Before   In rung 05, flash_2d, the outer loop runs over tiles of keys, and the inner loop over rows. o, m and l are
-//          read and written for each tile.
-// After    The loops are swapped, and each tile of rows has a block. o stays in registers until the end, and is divided
-//          by l once. m and l are in shared memory.
-// Why      q and o are no longer moved for each tile of keys, which saves 12 bytes for each of their elements. In
-//          return, each tile of rows reads k and v from the L2 cache. There are seqlen_q / kBlockM times as many
-//          blocks, so every multiprocessor works for any batch. At d = 64 a multiprocessor has three blocks, and one
-//          computes while others wait at barriers.
-// Costs    There are 0.5 loads from shared memory for each fused multiply-add, as in rung 05. S is written to shared
-//          memory, read, and written as P. Four barriers separate these phases.
-// Measured 21.8 TFLOP/s at d = 64 and 24.8 at d = 128, with 8 x 16 heads, 2048 rows and keys, and no mask. With 1 x 16
-//          heads, 16384 rows and keys, and d = 64, the rung reaches 22.0. H200, CUDA 13.0.
-// Run      `attend run --compute fa2_naive --data DIR`.
-// Source   Dao, FlashAttention-2 (2023), Algorithm 1.
+// Shapes:   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d and d_v); any strides whose last is 1.
+// Supports: float32, d and d_v up to 128, full and causal masks, grouped heads, and every architecture.
+// Before:   In rung 05, flash_2d, the outer loop runs over tiles of keys, and the inner loop over rows. o, m and l are
+//           read and written for each tile.
+// After:    The loops are swapped, and each tile of rows has a block. o stays in registers until the end, and is
+//           divided by l once. m and l are in shared memory.
+// Why:      q and o are no longer moved for each tile of keys, which saves 12 bytes for each of their elements. In
+//           return, each tile of rows reads k and v from the L2 cache. There are seqlen_q / kBlockM times as many
+//           blocks, so every multiprocessor works for any batch. At d = 64 a multiprocessor has three blocks, and one
+//           computes while others wait at barriers.
+// Costs:    There are 0.5 loads from shared memory for each fused multiply-add, as in rung 05. S is written to shared
+//           memory, read, and written as P. Four barriers separate these phases.
+// Measured: 21.8 TFLOP/s at d = 64 and 24.8 at d = 128, with 8 x 16 heads, 2048 rows and keys, and no mask. With 1 x 16
+//           heads, 16384 rows and keys, and d = 64, the rung reaches 22.0. H200, CUDA 13.0.
+// Run:      `attend run --compute fa2_naive --data DIR`.
+// Source:   Dao, FlashAttention-2 (2023), Algorithm 1.
 #pragma once
 
 #include "../attention/work.cuh"

@@ -1,22 +1,22 @@
 // Rung 07, scalar2d_row_tile: has the loop of rung 06, but keeps scores, statistics and o of a tile of rows in
 // registers.
 //
-// Shapes   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d and d_v); any strides whose last is 1.
-// Supports float32, d and d_v up to 128, full and causal masks, grouped heads, and every architecture.
-// Before   In rung 06, fa2_naive, a thread has 4 x 4 scores. The softmax is computed between barriers, on S in shared
-//          memory.
-// After    A thread has 8 x 4 scores. The 16 threads that share rows are half a warp. They compute the maximum and the
-//          sum of a row by shuffles, and keep m and l in registers. Only P is passed through shared memory, within the
-//          half warp.
-// Why      Loads from shared memory fall from 0.5 to 0.375 for each fused multiply-add, and to 0.25 for P v at d = 128.
-//          Two of the four barriers are gone, and S is no longer written to shared memory.
-// Costs    A load instruction still moves only one word, whereas rung 08 moves four. During the barriers around
-//          load_keys, only the other block of the multiprocessor computes. P is still written to shared memory and
-//          read.
-// Measured 29.2 TFLOP/s at d = 64 and 30.7 at d = 128, with 8 x 16 heads, 2048 rows and keys, and no mask. With a
-//          causal mask, the rung reaches 25.0 and 26.2. H200, CUDA 13.0.
-// Run      `attend run --compute scalar2d_row_tile --data DIR`.
-// Source   Dao, FlashAttention-2 (2023), Algorithm 1.
+// Shapes:   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d and d_v); any strides whose last is 1.
+// Supports: float32, d and d_v up to 128, full and causal masks, grouped heads, and every architecture.
+// Before:   In rung 06, fa2_naive, a thread has 4 x 4 scores. The softmax is computed between barriers, on S in shared
+//           memory.
+// After:    A thread has 8 x 4 scores. The 16 threads that share rows are half a warp. They compute the maximum and the
+//           sum of a row by shuffles, and keep m and l in registers. Only P is passed through shared memory, within the
+//           half warp.
+// Why:      Loads from shared memory fall from 0.5 to 0.375 for each fused multiply-add, and to 0.25 for P v at d =
+//           128. Two of the four barriers are gone, and S is no longer written to shared memory.
+// Costs:    A load instruction still moves only one word, whereas rung 08 moves four. During the barriers around
+//           load_keys, only the other block of the multiprocessor computes. P is still written to shared memory and
+//           read.
+// Measured: 29.2 TFLOP/s at d = 64 and 30.7 at d = 128, with 8 x 16 heads, 2048 rows and keys, and no mask. With a
+//           causal mask, the rung reaches 25.0 and 26.2. H200, CUDA 13.0.
+// Run:      `attend run --compute scalar2d_row_tile --data DIR`.
+// Source:   Dao, FlashAttention-2 (2023), Algorithm 1.
 #pragma once
 
 #include "../attention/work.cuh"

@@ -1,23 +1,24 @@
 // Rung 08, fa2: computes o = softmax(scale q k^T) v in float32 on CUDA cores, with register tiles and overlapped
 // copies.
 //
-// Shapes   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d); any strides whose last is 1.
-// Supports float32, d from 1 to 128 in tiles of 32, 64, 96 or 128 columns, full and causal masks, and grouped heads.
+// Shapes:   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d); any strides whose last is 1.
+// Supports: float32, d from 1 to 128 in tiles of 32, 64, 96 or 128 columns, full and causal masks, and grouped heads.
 // The backward pass is in 08_fa2_backward.cuh. Requires sm_80 or newer, because of cp.async.
-// Before   Rung 07, scalar2d_row_tile, reads 0.375 words from shared memory for each multiplication, with an
-//          instruction for each word. No computation overlaps with the loads of keys.
-// After    A thread has a tile of 8 x 8 scores and outputs, so four loads of 16 bytes feed 64 multiplications. cp.async
-//          copies k while p v is computed, and v while q k^T is computed. q, k and p are transposed, for a reason that
-//          fp32_product.cuh explains.
-// Why      Each load feeds 16 multiplications, so fewer instructions are loads. Each of the two register banks delivers
-//          one operand a clock. If products sum over rows of q^T and k^T, two operands a clock are nearly always
-//          enough.
-// Costs    A thread needs up to 244 registers, so a multiprocessor has only 8 warps. p is passed through shared memory.
-// Measured TFLOP/s for (B, H, S, D) = (batch, heads, rows and keys, d), on an H200 with CUDA 13.0. The rung reaches
-//          45.7 for (8, 16, 2048, 64), 40 for (8, 8, 2048, 128), and 38 for (4, 12, 1024, 64). The limit of the GPU is
-//          65. A forward pass counts 4 B H S^2 D operations.
-// Run      `attend run --compute fa2 --data DIR`.
-// Source   Dao, FlashAttention-2 (2023), Algorithm 1.
+// Before:   Rung 07, scalar2d_row_tile, reads 0.375 words from shared memory for each multiplication, with an
+//           instruction for each word. No computation overlaps with the loads of keys.
+// After:    A thread has a tile of 8 x 8 scores and outputs, so four loads of 16 bytes feed 64 multiplications.
+//           cp.async copies k while p v is computed, and v while q k^T is computed. q, k and p are transposed, for a
+//           reason that fp32_product.cuh explains.
+// Why:      Each load feeds 16 multiplications, so fewer instructions are loads. Each of the two register banks
+//           delivers one operand a clock. If products sum over rows of q^T and k^T, two operands a clock are nearly
+//           always enough.
+// Costs:    A thread needs up to 244 registers, so a multiprocessor has only 8 warps. p is passed through shared
+//           memory.
+// Measured: TFLOP/s for (B, H, S, D) = (batch, heads, rows and keys, d), on an H200 with CUDA 13.0. The rung reaches
+//           45.7 for (8, 16, 2048, 64), 40 for (8, 8, 2048, 128), and 38 for (4, 12, 1024, 64). The limit of the GPU is
+//           65. A forward pass counts 4 B H S^2 D operations.
+// Run:      `attend run --compute fa2 --data DIR`.
+// Source:   Dao, FlashAttention-2 (2023), Algorithm 1.
 #pragma once
 
 #include "../attention/head_matrix.cuh"

@@ -3,21 +3,21 @@
 //   p = exp(scale q k^T - lse)    delta = rowsum(dout * o) - dlse    ds = p * (dout v^T - delta)
 //   dv = p^T dout                 dk = scale ds^T q                  dq = scale ds k
 //
-// Shapes   as in 08_fa2.cuh.
-// Supports the same problems as 08_fa2.cuh. Atomic additions sum dq, so its last bits differ from run to run.
-// Before   The standard backward pass stores p and ds in memory.
-// After    A block owns kBlockN keys, with dk and dv in registers, and loops over the tiles of query rows. It computes
-//          p again from lse. The contribution of each tile is added to dq in memory. The L2 cache does the addition,
-//          and no thread waits for it.
-// Why      All five products read shared memory through register tiles of 8 x 4 numbers, and nothing of size seqlen_q x
-//          seqlen_k is stored in memory.
-// Costs    p, and then ds, are passed through shared memory, with five barriers for each tile. k is stored twice, as
-//          rows and as columns. Registers limit a multiprocessor to 8 warps. The preceding kernel must zero dq.
-// Measured TFLOP/s for (B, H, S, D) = (batch, heads, rows and keys, d), on an H200 with CUDA 13.0. The rung reaches 41
-//          for (8, 16, 2048, 64), 34 for (8, 8, 2048, 128), and 39 for (4, 12, 1024, 64). A backward pass counts 10 B H
-//          S^2 D operations.
-// Run      `attend run --compute fa2 --mode both --data DIR`.
-// Source   Dao, FlashAttention-2 (2023), Algorithm 2.
+// Shapes:   as in 08_fa2.cuh.
+// Supports: the same problems as 08_fa2.cuh. Atomic additions sum dq, so its last bits differ from run to run.
+// Before:   The standard backward pass stores p and ds in memory.
+// After:    A block owns kBlockN keys, with dk and dv in registers, and loops over the tiles of query rows. It computes
+//           p again from lse. The contribution of each tile is added to dq in memory. The L2 cache does the addition,
+//           and no thread waits for it.
+// Why:      All five products read shared memory through register tiles of 8 x 4 numbers, and nothing of size seqlen_q
+//           x seqlen_k is stored in memory.
+// Costs:    p, and then ds, are passed through shared memory, with five barriers for each tile. k is stored twice, as
+//           rows and as columns. Registers limit a multiprocessor to 8 warps. The preceding kernel must zero dq.
+// Measured: TFLOP/s for (B, H, S, D) = (batch, heads, rows and keys, d), on an H200 with CUDA 13.0. The rung reaches 41
+//           for (8, 16, 2048, 64), 34 for (8, 8, 2048, 128), and 39 for (4, 12, 1024, 64). A backward pass counts 10 B
+//           H S^2 D operations.
+// Run:      `attend run --compute fa2 --mode both --data DIR`.
+// Source:   Dao, FlashAttention-2 (2023), Algorithm 2.
 #pragma once
 
 #include "../attention/head_matrix.cuh"

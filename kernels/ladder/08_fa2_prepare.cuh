@@ -2,9 +2,9 @@
 //
 //   delta = rowsum(dout * o) - dlse
 //
-// Shapes   as in 08_fa2.cuh. The workspace holds saved rows (batch, heads, seqlen_q rounded up to full tiles).
-// Called   as the first step of the backward pass. 08_fa2_backward.cuh reads the results.
-// Source   Dao, FlashAttention-2 (2023), Algorithm 2, line 4.
+// Shapes:   as in 08_fa2.cuh. The workspace holds saved rows (batch, heads, seqlen_q rounded up to full tiles).
+// Called:   as the first step of the backward pass. 08_fa2_backward.cuh reads the results.
+// Source:   Dao, FlashAttention-2 (2023), Algorithm 2, line 4.
 #pragma once
 
 #include "../attention/work.cuh"

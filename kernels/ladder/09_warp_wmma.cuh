@@ -1,20 +1,20 @@
 // Rung 09, warp_wmma: computes o = softmax(scale q k^T) v on tensor cores through nvcuda::wmma, with one warp in each
 // block.
 //
-// Shapes   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d); any strides whose last is 1.
-// Supports float16 and bfloat16, d = 64 and 128, full and causal masks, grouped heads, and rows aligned to 16 bytes.
+// Shapes:   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d); any strides whose last is 1.
+// Supports: float16 and bfloat16, d = 64 and 128, full and causal masks, grouped heads, and rows aligned to 16 bytes.
 // Requires sm_80 or newer.
-// Before   Rung 08, fa2, computes in float32 on CUDA cores, which do 128 multiply-adds a clock on each multiprocessor.
-// After    A warp computes 16 x 16 x 16 products. S, P and O are passed through shared memory, where any thread can
-//          read any element.
-// Why      A tensor core does 8 to 16 times the multiply-adds of the CUDA cores, and operands are half as wide.
-// Costs    O is read from and written to shared memory for every 32 keys. This is 4 d bytes for each row, twice,
-//          compared with 4 d bytes for k and v together. Rows of a tile lie in the same banks. Every tile of 16 rows
-//          reads all of k and v from the L2 cache. So this rung is slower than rung 08, and so are rungs 10 and 11. The
-//          tensor cores wait for other work, which rungs 12 and 13 make cheap.
-// Measured 16 TFLOP/s in bfloat16 with batch 2, 16 heads, 8192 rows and keys, d = 128 and no mask. H200, CUDA 13.0.
-// Run      `attend run --compute warp_wmma --data DIR`, with data made by `attend generate --dtype bf16`.
-// Source   Dao, FlashAttention-2 (2023), Algorithm 1; CUDA C++ Programming Guide, Warp matrix functions.
+// Before:   Rung 08, fa2, computes in float32 on CUDA cores, which do 128 multiply-adds a clock on each multiprocessor.
+// After:    A warp computes 16 x 16 x 16 products. S, P and O are passed through shared memory, where any thread can
+//           read any element.
+// Why:      A tensor core does 8 to 16 times the multiply-adds of the CUDA cores, and operands are half as wide.
+// Costs:    O is read from and written to shared memory for every 32 keys. This is 4 d bytes for each row, twice,
+//           compared with 4 d bytes for k and v together. Rows of a tile lie in the same banks. Every tile of 16 rows
+//           reads all of k and v from the L2 cache. So this rung is slower than rung 08, and so are rungs 10 and 11.
+//           The tensor cores wait for other work, which rungs 12 and 13 make cheap.
+// Measured: 16 TFLOP/s in bfloat16 with batch 2, 16 heads, 8192 rows and keys, d = 128 and no mask. H200, CUDA 13.0.
+// Run:      `attend run --compute warp_wmma --data DIR`, with data made by `attend generate --dtype bf16`.
+// Source:   Dao, FlashAttention-2 (2023), Algorithm 1; CUDA C++ Programming Guide, Warp matrix functions.
 #pragma once
 
 #include "../attention/head_matrix.cuh"

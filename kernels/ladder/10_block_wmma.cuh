@@ -1,20 +1,20 @@
 // Rung 10, block_wmma: computes o = softmax(scale q k^T) v with nvcuda::wmma. The four warps of a block share tiles of
 // K and V.
 //
-// Shapes   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d); any strides whose last is 1.
-// Supports float16 and bfloat16, d = 64 and 128, full and causal masks, grouped heads, and rows aligned to 16 bytes.
+// Shapes:   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d); any strides whose last is 1.
+// Supports: float16 and bfloat16, d = 64 and 128, full and causal masks, grouped heads, and rows aligned to 16 bytes.
 // Requires sm_80 or newer.
-// Before   In rung 09, warp_wmma, each warp reads all of k and v for its 16 rows.
-// After    64 rows share one read of k and v. Products are divided by columns. For all rows, a warp computes a quarter
-//          of the columns of S and of O. So a loaded fragment of K or V is used in four products.
-// Why      Reads from the L2 cache fall to a quarter, from 16 to 64 operations for each byte. Reads of K and V from
-//          shared memory also fall to a quarter.
-// Costs    Four warps compute parts of each row of S. So the block waits for all of them four times for each tile, and
-//          some of these waits separate the products from the softmax. FlashAttention-2 calls this split-K. O is still
-//          passed through shared memory.
-// Measured 28 TFLOP/s in bfloat16 with batch 2, 16 heads, 8192 rows and keys, d = 128 and no mask. H200, CUDA 13.0.
-// Run      `attend run --compute block_wmma --data DIR`, with data made by `attend generate --dtype bf16`.
-// Source   Dao, FlashAttention-2 (2023), section 3.3, figure 3(a).
+// Before:   In rung 09, warp_wmma, each warp reads all of k and v for its 16 rows.
+// After:    64 rows share one read of k and v. Products are divided by columns. For all rows, a warp computes a quarter
+//           of the columns of S and of O. So a loaded fragment of K or V is used in four products.
+// Why:      Reads from the L2 cache fall to a quarter, from 16 to 64 operations for each byte. Reads of K and V from
+//           shared memory also fall to a quarter.
+// Costs:    Four warps compute parts of each row of S. So the block waits for all of them four times for each tile, and
+//           some of these waits separate the products from the softmax. FlashAttention-2 calls this split-K. O is still
+//           passed through shared memory.
+// Measured: 28 TFLOP/s in bfloat16 with batch 2, 16 heads, 8192 rows and keys, d = 128 and no mask. H200, CUDA 13.0.
+// Run:      `attend run --compute block_wmma --data DIR`, with data made by `attend generate --dtype bf16`.
+// Source:   Dao, FlashAttention-2 (2023), section 3.3, figure 3(a).
 #pragma once
 
 #include "../attention/head_matrix.cuh"

@@ -1,22 +1,22 @@
 // Rung 11, wmma_row_block: computes o = softmax(scale q k^T) v with nvcuda::wmma. Each warp has separate rows, with O
 // in registers.
 //
-// Shapes   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d); any strides whose last is 1.
-// Supports float16 and bfloat16, d = 64 and 128, full and causal masks, grouped heads, and rows aligned to 16 bytes.
+// Shapes:   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d); any strides whose last is 1.
+// Supports: float16 and bfloat16, d = 64 and 128, full and causal masks, grouped heads, and rows aligned to 16 bytes.
 // Requires sm_80 or newer.
-// Before   In rung 10, block_wmma, products are divided by columns, so every step of a tile waits for all warps.
-// After    Products are divided by rows. S, P, m, l and O of 16 rows belong to one warp. Warps wait for each other only
-//          to share K and V. O stays in accumulators. wmma does not define which element a register holds. So the
-//          rescale factors are also loaded as an accumulator, from a matrix whose rows hold them.
-// Why      There are two barriers for each tile instead of four. Shared memory moves 16 d bytes less for each row and
-//          tile, because the product and the rescale no longer read and write O there. 128 rows instead of 64 share a
-//          read of k and v.
-// Costs    S and P are still passed through shared memory. The rows of a tile lie in the same banks, so each fragment
-//          of K takes eight times the cycles it needs. For wmma's bfloat16, the compiler uses loads of 4 bytes instead
-//          of ldmatrix.
-// Measured 38 TFLOP/s in bfloat16 with batch 2, 16 heads, 8192 rows and keys, d = 128 and no mask. H200, CUDA 13.0.
-// Run      `attend run --compute wmma_row_block --data DIR`, with data made by `attend generate --dtype bf16`.
-// Source   Dao, FlashAttention-2 (2023), Algorithm 1 and section 3.3, figure 3(b).
+// Before:   In rung 10, block_wmma, products are divided by columns, so every step of a tile waits for all warps.
+// After:    Products are divided by rows. S, P, m, l and O of 16 rows belong to one warp. Warps wait for each other
+//           only to share K and V. O stays in accumulators. wmma does not define which element a register holds. So the
+//           rescale factors are also loaded as an accumulator, from a matrix whose rows hold them.
+// Why:      There are two barriers for each tile instead of four. Shared memory moves 16 d bytes less for each row and
+//           tile, because the product and the rescale no longer read and write O there. 128 rows instead of 64 share a
+//           read of k and v.
+// Costs:    S and P are still passed through shared memory. The rows of a tile lie in the same banks, so each fragment
+//           of K takes eight times the cycles it needs. For wmma's bfloat16, the compiler uses loads of 4 bytes instead
+//           of ldmatrix.
+// Measured: 38 TFLOP/s in bfloat16 with batch 2, 16 heads, 8192 rows and keys, d = 128 and no mask. H200, CUDA 13.0.
+// Run:      `attend run --compute wmma_row_block --data DIR`, with data made by `attend generate --dtype bf16`.
+// Source:   Dao, FlashAttention-2 (2023), Algorithm 1 and section 3.3, figure 3(b).
 #pragma once
 
 #include "../attention/head_matrix.cuh"

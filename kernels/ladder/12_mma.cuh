@@ -1,20 +1,20 @@
 // Rung 12, mma: computes o = softmax(scale q k^T) v with the PTX instructions mma.sync and ldmatrix. S and P are in
 // registers.
 //
-// Shapes   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d); any strides whose last is 1.
-// Supports float16 and bfloat16, d = 64 and 128, full and causal masks, grouped heads, and rows aligned to 16 bytes.
+// Shapes:   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d); any strides whose last is 1.
+// Supports: float16 and bfloat16, d = 64 and 128, full and causal masks, grouped heads, and rows aligned to 16 bytes.
 // Requires sm_80 or newer.
-// Before   In rung 11, wmma_row_block, the layout of fragments is undocumented, so S and P are passed through shared
-//          memory.
-// After    The layout of mma is documented. A row of S lies in four neighbouring lanes, so its softmax takes two
-//          shuffles. The accumulators of S, rounded and packed, are the operand of P V without any rearrangement.
-// Why      Shared memory moves 12 bytes less for each element of S, and no warp waits for S. 32 KB are freed, so a
-//          multiprocessor has room for three blocks. exp2, with the scale applied in one multiply-add, replaces exp.
-// Costs    Eight rows of a tile lie in the same banks, so each ldmatrix of Q, K and V takes eight times the cycles it
-//          needs.
-// Measured 47 TFLOP/s in bfloat16 with batch 2, 16 heads, 8192 rows and keys, d = 128 and no mask. H200, CUDA 13.0.
-// Run      `attend run --compute mma --data DIR`, with data made by `attend generate --dtype bf16`.
-// Source   Dao, FlashAttention-2 (2023), Algorithm 1; PTX ISA, Matrix Fragments for mma.m16n8k16.
+// Before:   In rung 11, wmma_row_block, the layout of fragments is undocumented, so S and P are passed through shared
+//           memory.
+// After:    The layout of mma is documented. A row of S lies in four neighbouring lanes, so its softmax takes two
+//           shuffles. The accumulators of S, rounded and packed, are the operand of P V without any rearrangement.
+// Why:      Shared memory moves 12 bytes less for each element of S, and no warp waits for S. 32 KB are freed, so a
+//           multiprocessor has room for three blocks. exp2, with the scale applied in one multiply-add, replaces exp.
+// Costs:    Eight rows of a tile lie in the same banks, so each ldmatrix of Q, K and V takes eight times the cycles it
+//           needs.
+// Measured: 47 TFLOP/s in bfloat16 with batch 2, 16 heads, 8192 rows and keys, d = 128 and no mask. H200, CUDA 13.0.
+// Run:      `attend run --compute mma --data DIR`, with data made by `attend generate --dtype bf16`.
+// Source:   Dao, FlashAttention-2 (2023), Algorithm 1; PTX ISA, Matrix Fragments for mma.m16n8k16.
 #pragma once
 
 #include "../attention/head_matrix.cuh"

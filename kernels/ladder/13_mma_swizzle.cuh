@@ -1,19 +1,20 @@
 // Rung 13, mma_swizzle: computes o = softmax(scale q k^T) v with mma.sync and ldmatrix, from tiles without bank
 // conflicts.
 //
-// Shapes   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d); any strides whose last is 1.
-// Supports float16 and bfloat16, d = 64 and 128, full and causal masks, grouped heads, and rows aligned to 16 bytes.
+// Shapes:   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d); any strides whose last is 1.
+// Supports: float16 and bfloat16, d = 64 and 128, full and causal masks, grouped heads, and rows aligned to 16 bytes.
 // Requires sm_80 or newer.
-// Before   In rung 12, mma, the rows of a tile are 128 or 256 bytes apart, a multiple of the 128 bytes of all 32 banks.
-//          So the eight rows of an 8 x 8 matrix lie in the same four banks, and ldmatrix reads them one after another.
-// After    Chunk c of row r lies at place c ^ (r % 8) (SwizzledTile), so eight rows lie in eight different groups of
-//          four banks. Unlike padding, the swizzle adds no bytes, and global memory is still read in full lines.
-//          Nothing else changes.
-// Why      ldmatrix.x4 loads 512 bytes in 4 cycles instead of 32.
-// Costs    The address needs an exclusive or, once for each thread and 16 columns.
-// Measured 232 TFLOP/s in bfloat16 with batch 2, 16 heads, 8192 rows and keys, d = 128 and no mask. H200, CUDA 13.0.
-// Run      `attend run --compute mma_swizzle --data DIR`, with data made by `attend generate --dtype bf16`.
-// Source   as in rung 12.
+// Before:   In rung 12, mma, the rows of a tile are 128 or 256 bytes apart, a multiple of the 128 bytes of all 32
+//           banks. So the eight rows of an 8 x 8 matrix lie in the same four banks, and ldmatrix reads them one after
+//           another.
+// After:    Chunk c of row r lies at place c ^ (r % 8) (SwizzledTile), so eight rows lie in eight different groups of
+//           four banks. Unlike padding, the swizzle adds no bytes, and global memory is still read in full lines.
+//           Nothing else changes.
+// Why:      ldmatrix.x4 loads 512 bytes in 4 cycles instead of 32.
+// Costs:    The address needs an exclusive or, once for each thread and 16 columns.
+// Measured: 232 TFLOP/s in bfloat16 with batch 2, 16 heads, 8192 rows and keys, d = 128 and no mask. H200, CUDA 13.0.
+// Run:      `attend run --compute mma_swizzle --data DIR`, with data made by `attend generate --dtype bf16`.
+// Source:   as in rung 12.
 #pragma once
 
 #include "../attention/head_matrix.cuh"

@@ -1,22 +1,22 @@
 // Rung 14, mma_qreg: computes o = softmax(scale q k^T) v with mma.sync, with Q in registers, one barrier for each tile,
 // and 16-byte stores.
 //
-// Shapes   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d); any strides whose last is 1.
-// Supports float16 and bfloat16, d = 64 and 128, full and causal masks, grouped heads, and rows aligned to 16 bytes.
+// Shapes:   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d); any strides whose last is 1.
+// Supports: float16 and bfloat16, d = 64 and 128, full and causal masks, grouped heads, and rows aligned to 16 bytes.
 // Requires sm_80 or newer.
-// Before   In rung 13, mma_swizzle, each tile reads the operands of Q from shared memory again. It also waits twice for
-//          all warps, before and after K and V are overwritten.
-// After    d / 4 registers hold the operands of Q for the entire kernel. K and V have two buffers each, and tiles
-//          alternate between them. One barrier ensures that a tile has arrived, and that the other buffer has been
-//          read. While a tile is multiplied, the chunks of the next tile are loaded into registers. o is written
-//          through shared memory in 16-byte stores instead of 4-byte stores.
-// Why      There are a ninth fewer ldmatrix loads (4 of 36 for each tile at d = 64), half the barriers, and a quarter
-//          of the stores. A thread waits for global memory only if a product is shorter than the latency of the load.
-// Costs    d / 4 registers hold the tile that is being copied. At d = 128, a multiprocessor then has room for two
-//          blocks instead of three.
-// Measured 275 TFLOP/s in bfloat16 with batch 2, 16 heads, 8192 rows and keys, d = 128 and no mask. H200, CUDA 13.0.
-// Run      `attend run --compute mma_qreg --data DIR`, with data made by `attend generate --dtype bf16`.
-// Source   Dao, FlashAttention-2 (2023), Algorithm 1.
+// Before:   In rung 13, mma_swizzle, each tile reads the operands of Q from shared memory again. It also waits twice
+//           for all warps, before and after K and V are overwritten.
+// After:    d / 4 registers hold the operands of Q for the entire kernel. K and V have two buffers each, and tiles
+//           alternate between them. One barrier ensures that a tile has arrived, and that the other buffer has been
+//           read. While a tile is multiplied, the chunks of the next tile are loaded into registers. o is written
+//           through shared memory in 16-byte stores instead of 4-byte stores.
+// Why:      There are a ninth fewer ldmatrix loads (4 of 36 for each tile at d = 64), half the barriers, and a quarter
+//           of the stores. A thread waits for global memory only if a product is shorter than the latency of the load.
+// Costs:    d / 4 registers hold the tile that is being copied. At d = 128, a multiprocessor then has room for two
+//           blocks instead of three.
+// Measured: 275 TFLOP/s in bfloat16 with batch 2, 16 heads, 8192 rows and keys, d = 128 and no mask. H200, CUDA 13.0.
+// Run:      `attend run --compute mma_qreg --data DIR`, with data made by `attend generate --dtype bf16`.
+// Source:   Dao, FlashAttention-2 (2023), Algorithm 1.
 #pragma once
 
 #include "../attention/head_matrix.cuh"

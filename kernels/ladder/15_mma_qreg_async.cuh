@@ -1,24 +1,24 @@
 // Rung 15, mma_qreg_async: computes o = softmax(scale q k^T) v with mma.sync and cp.async, with 32 rows for each warp.
 // This is the last rung for Ampere.
 //
-// Shapes   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d); any strides whose last is 1.
-// Supports float16 and bfloat16, d = 64 and 128, full and causal masks, grouped heads, and rows aligned to 16 bytes.
+// Shapes:   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d); any strides whose last is 1.
+// Supports: float16 and bfloat16, d = 64 and 128, full and causal masks, grouped heads, and rows aligned to 16 bytes.
 // Requires sm_80 or newer.
-// Before   In rung 14, mma_qreg, the tile that is being copied occupies d / 4 registers, and each operand of K and V is
-//          used in one product.
-// After    cp.async copies the next tile without registers. Each warp uses the freed registers for 16 more rows, so a
-//          loaded operand of K or V is used in two products. At d = 128, O takes 128 registers and S takes 64, so the
-//          operands of Q are read from shared memory again. m may be less than the row maximum (lagging_softmax.cuh),
-//          so that O is seldom rescaled. Tiles that need no mask have a separate loop. The longest blocks of a causal
-//          mask start first.
-// Why      ldmatrix loads three eighths less for each product at d = 128: 80 loads for 256 products, instead of 64 for
-//          128. 128 rows instead of 64 share a read of K and V. With two blocks on a multiprocessor, each scheduler has
-//          two warps. While one warp computes its softmax, the other multiplies.
-// Costs    A thread needs 255 registers, so the data of a block lies in shared memory. Only the work of the other block
-//          hides the softmax of a warp.
-// Measured 388 TFLOP/s in bfloat16 with batch 2, 16 heads, 8192 rows and keys, d = 128 and no mask. H200, CUDA 13.0.
-// Run      `attend run --compute mma_qreg_async --data DIR`, with data made by `attend generate --dtype bf16`.
-// Source   Dao, FlashAttention-2 (2023), Algorithm 1; FlashAttention-4 (2025) for the lagging maximum.
+// Before:   In rung 14, mma_qreg, the tile that is being copied occupies d / 4 registers, and each operand of K and V
+//           is used in one product.
+// After:    cp.async copies the next tile without registers. Each warp uses the freed registers for 16 more rows, so a
+//           loaded operand of K or V is used in two products. At d = 128, O takes 128 registers and S takes 64, so the
+//           operands of Q are read from shared memory again. m may be less than the row maximum (lagging_softmax.cuh),
+//           so that O is seldom rescaled. Tiles that need no mask have a separate loop. The longest blocks of a causal
+//           mask start first.
+// Why:      ldmatrix loads three eighths less for each product at d = 128: 80 loads for 256 products, instead of 64 for
+//           128. 128 rows instead of 64 share a read of K and V. With two blocks on a multiprocessor, each scheduler
+//           has two warps. While one warp computes its softmax, the other multiplies.
+// Costs:    A thread needs 255 registers, so the data of a block lies in shared memory. Only the work of the other
+//           block hides the softmax of a warp.
+// Measured: 388 TFLOP/s in bfloat16 with batch 2, 16 heads, 8192 rows and keys, d = 128 and no mask. H200, CUDA 13.0.
+// Run:      `attend run --compute mma_qreg_async --data DIR`, with data made by `attend generate --dtype bf16`.
+// Source:   Dao, FlashAttention-2 (2023), Algorithm 1; FlashAttention-4 (2025) for the lagging maximum.
 #pragma once
 
 #include "../attention/head_matrix.cuh"

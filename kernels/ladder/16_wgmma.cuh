@@ -1,22 +1,22 @@
 // Rung 16, wgmma: computes o = softmax(scale q k^T) v with the warpgroup matrix product of Hopper.
 //
-// Shapes   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d); any strides whose last is 1.
-// Supports float16 and bfloat16, d = 64 and 128, full and causal masks, and grouped heads. Addresses and strides must
+// Shapes:   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d); any strides whose last is 1.
+// Supports: float16 and bfloat16, d = 64 and 128, full and causal masks, and grouped heads. Addresses and strides must
 // be multiples of 16 bytes. Requires sm_90a.
-// Before   In rung 15, mma_qreg_async, each warp multiplies 16 x 8 x 16 with both operands in registers, which ldmatrix
-//          loads.
-// After    Four warps together multiply 64 x 128 x 16. The tensor cores read k and v directly from shared memory, and p
-//          from registers. The product is asynchronous, so its warps can do other work at the same time.
-// Why      mma.sync is too slow for the tensor cores of Hopper. One wgmma does the work of 64 mma.sync instructions and
-//          of their ldmatrix instructions. k and v are not copied through registers, and a warp issues one instruction
-//          instead of 16.
-// Costs    The warps copy the tiles, with 16 chunks of 16 bytes for each thread and tile, and wait at a barrier for
-//          each tile. So the softmax of one warpgroup can overlap with the products of the other only between two
-//          barriers.
-// Measured 435 TFLOP/s without a mask and 407 with a causal mask, in bfloat16 with batch 2, 16 heads, 8192 rows and
-//          keys, d = 128. H200, CUDA 13.0.
-// Run      `attend run --compute wgmma --data DIR`, with data made by `attend generate --dtype bf16`.
-// Source   Dao, FlashAttention-2 (2023), Algorithm 1; PTX ISA, wgmma.mma_async, for the instruction.
+// Before:   In rung 15, mma_qreg_async, each warp multiplies 16 x 8 x 16 with both operands in registers, which
+//           ldmatrix loads.
+// After:    Four warps together multiply 64 x 128 x 16. The tensor cores read k and v directly from shared memory, and
+//           p from registers. The product is asynchronous, so its warps can do other work at the same time.
+// Why:      mma.sync is too slow for the tensor cores of Hopper. One wgmma does the work of 64 mma.sync instructions
+//           and of their ldmatrix instructions. k and v are not copied through registers, and a warp issues one
+//           instruction instead of 16.
+// Costs:    The warps copy the tiles, with 16 chunks of 16 bytes for each thread and tile, and wait at a barrier for
+//           each tile. So the softmax of one warpgroup can overlap with the products of the other only between two
+//           barriers.
+// Measured: 435 TFLOP/s without a mask and 407 with a causal mask, in bfloat16 with batch 2, 16 heads, 8192 rows and
+//           keys, d = 128. H200, CUDA 13.0.
+// Run:      `attend run --compute wgmma --data DIR`, with data made by `attend generate --dtype bf16`.
+// Source:   Dao, FlashAttention-2 (2023), Algorithm 1; PTX ISA, wgmma.mma_async, for the instruction.
 #pragma once
 
 #include "../isa/cp_async.cuh"

@@ -1,22 +1,22 @@
 // Rung 17, wgmma_tma: computes o = softmax(scale q k^T) v with tiles that the copy engine loads.
 //
-// Shapes   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d); any strides whose last is 1.
-// Supports float16 and bfloat16, d = 64 and 128, full and causal masks, and grouped heads. Addresses and strides must
+// Shapes:   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d); any strides whose last is 1.
+// Supports: float16 and bfloat16, d = 64 and 128, full and causal masks, and grouped heads. Addresses and strides must
 // be multiples of 16 bytes. Requires sm_90a.
-// Before   In rung 16, wgmma, every thread computes addresses and issues 16 copies for each tile. The block waits at a
-//          barrier for each tile. So the two warpgroups compute their products, and then their softmax, at about the
-//          same time.
-// After    One thread starts the copy of an entire tile with one instruction of the copy engine (TMA). mbarriers signal
-//          the arrival and the release of a tile. So a warpgroup waits only for the data, and not for the other
-//          warpgroup.
-// Why      The copies need no issue slots, no address registers and no pass through the L1 cache. One warpgroup may be
-//          up to a tile ahead of the other, so one computes exponentials while the other uses the tensor cores.
-// Costs    The thread that issues copies belongs to a warpgroup that computes. If it has to wait until the other
-//          warpgroup releases a buffer, its warpgroup waits too.
-// Measured 550 TFLOP/s without a mask and 502 with a causal mask, in bfloat16 with batch 2, 16 heads, 8192 rows and
-//          keys, d = 128. H200, CUDA 13.0.
-// Run      `attend run --compute wgmma_tma --data DIR`, with data made by `attend generate --dtype bf16`.
-// Source   Dao, FlashAttention-2 (2023), Algorithm 1; PTX ISA, cp.async.bulk.tensor and mbarrier, for the copies.
+// Before:   In rung 16, wgmma, every thread computes addresses and issues 16 copies for each tile. The block waits at a
+//           barrier for each tile. So the two warpgroups compute their products, and then their softmax, at about the
+//           same time.
+// After:    One thread starts the copy of an entire tile with one instruction of the copy engine (TMA). mbarriers
+//           signal the arrival and the release of a tile. So a warpgroup waits only for the data, and not for the other
+//           warpgroup.
+// Why:      The copies need no issue slots, no address registers and no pass through the L1 cache. One warpgroup may be
+//           up to a tile ahead of the other, so one computes exponentials while the other uses the tensor cores.
+// Costs:    The thread that issues copies belongs to a warpgroup that computes. If it has to wait until the other
+//           warpgroup releases a buffer, its warpgroup waits too.
+// Measured: 550 TFLOP/s without a mask and 502 with a causal mask, in bfloat16 with batch 2, 16 heads, 8192 rows and
+//           keys, d = 128. H200, CUDA 13.0.
+// Run:      `attend run --compute wgmma_tma --data DIR`, with data made by `attend generate --dtype bf16`.
+// Source:   Dao, FlashAttention-2 (2023), Algorithm 1; PTX ISA, cp.async.bulk.tensor and mbarrier, for the copies.
 #pragma once
 
 #include "pieces/tma_tiles.cuh"

@@ -1,25 +1,25 @@
 // Rung 18, wgmma_specialized: computes o = softmax(scale q k^T) v with one warpgroup that loads and several that
 // compute.
 //
-// Shapes   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d); any strides whose last is 1.
-// Supports float16 and bfloat16, d = 64 and 128, full and causal masks, and grouped heads. Addresses and strides must
+// Shapes:   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d); any strides whose last is 1.
+// Supports: float16 and bfloat16, d = 64 and 128, full and causal masks, and grouped heads. Addresses and strides must
 // be multiples of 16 bytes. Requires sm_90a.
-// Before   In rung 17, wgmma_tma, a thread of a computing warpgroup issues the copies and waits for free buffers. There
-//          are only two warpgroups, so the tensor cores are idle whenever the two compute their softmax at the same
-//          time.
-// After    A producer warpgroup only loads, and gives up most of its registers (setmaxnreg). Three consumer warpgroups
-//          of 64 rows each only compute.
-// Why      512 threads share 64 K registers, which is 128 for each. At d = 128, s and o of a consumer alone need 128.
-//          If each thread of the producer has 24, each thread of a consumer has 160, so a third consumer warpgroup
-//          fits. While one consumer computes its softmax, the other two have products for the tensor cores. 192 rows
-//          instead of 128 share a tile of k and v, which saves a third of the traffic from the L2 cache.
-// Costs    Warpgroups are out of step only by chance, and each still waits for its products before it continues. A
-//          quarter of the threads is idle. In the last tile of rows, up to 191 rows may be missing, which matters in
-//          short sequences.
-// Measured 684 TFLOP/s without a mask and 620 with a causal mask, in bfloat16 with batch 2, 16 heads, 8192 rows and
-//          keys, d = 128. H200, CUDA 13.0.
-// Run      `attend run --compute wgmma_specialized --data DIR`, with data made by `attend generate --dtype bf16`.
-// Source   Shah et al., FlashAttention-3 (2024), Algorithm 1.
+// Before:   In rung 17, wgmma_tma, a thread of a computing warpgroup issues the copies and waits for free buffers.
+//           There are only two warpgroups, so the tensor cores are idle whenever the two compute their softmax at the
+//           same time.
+// After:    A producer warpgroup only loads, and gives up most of its registers (setmaxnreg). Three consumer warpgroups
+//           of 64 rows each only compute.
+// Why:      512 threads share 64 K registers, which is 128 for each. At d = 128, s and o of a consumer alone need 128.
+//           If each thread of the producer has 24, each thread of a consumer has 160, so a third consumer warpgroup
+//           fits. While one consumer computes its softmax, the other two have products for the tensor cores. 192 rows
+//           instead of 128 share a tile of k and v, which saves a third of the traffic from the L2 cache.
+// Costs:    Warpgroups are out of step only by chance, and each still waits for its products before it continues. A
+//           quarter of the threads is idle. In the last tile of rows, up to 191 rows may be missing, which matters in
+//           short sequences.
+// Measured: 684 TFLOP/s without a mask and 620 with a causal mask, in bfloat16 with batch 2, 16 heads, 8192 rows and
+//           keys, d = 128. H200, CUDA 13.0.
+// Run:      `attend run --compute wgmma_specialized --data DIR`, with data made by `attend generate --dtype bf16`.
+// Source:   Shah et al., FlashAttention-3 (2024), Algorithm 1.
 #pragma once
 
 #include "../isa/setmaxnreg.cuh"

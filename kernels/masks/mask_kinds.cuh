@@ -2,9 +2,9 @@
 // is seen. This decides most tiles of causal masks, windows and sorted documents. The other tiles are listed for
 // mask_patterns, in any order.
 //
-// Work     Each thread decides one tile, without a loop over pairs. A mask of 131072 x 131072 takes 4.2 M threads.
-// Memory   The kernel writes 4 bytes for each tile. It reads bounds of captured tensors, which neighbouring tiles
-//          share.
+// Work:     Each thread decides one tile, without a loop over pairs. A mask of 131072 x 131072 takes 4.2 M threads.
+// Memory:   The kernel writes 4 bytes for each tile. It reads bounds of captured tensors, which neighbouring tiles
+//           share.
 #pragma once
 
 #include "../common/warp_reduce.cuh"

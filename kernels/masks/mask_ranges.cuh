@@ -2,8 +2,8 @@
 // These bounds decide the tiles that are empty because of documents or padding. The kernel also clears the memory in
 // which the later kernels count, because a separate launch would add noticeably to the total time.
 //
-// Work     A warp has a run, and each lane has two of the run's elements.
-// Memory   The kernel reads each captured element once. It writes 24 bytes for 64 elements, and zeros.
+// Work:     A warp has a run, and each lane has two of the run's elements.
+// Memory:   The kernel reads each captured element once. It writes 24 bytes for 64 elements, and zeros.
 #pragma once
 
 #include "../common/warp_reduce.cuh"

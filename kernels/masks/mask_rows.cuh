@@ -2,8 +2,8 @@
 // that are seen in full, or a single tile with a pattern. Rows are stored in any order, so that no row waits until the
 // length of another is known.
 //
-// Work     A block has a row of tiles. It reads the row twice, first to count entries and then to write them.
-// Memory   The kernel reads 4 bytes for each tile, twice. It writes 12 bytes for each entry.
+// Work:     A block has a row of tiles. It reads the row twice, first to count entries and then to write them.
+// Memory:   The kernel reads 4 bytes for each tile, twice. It writes 12 bytes for each entry.
 #pragma once
 
 #include "../common/warp_reduce.cuh"

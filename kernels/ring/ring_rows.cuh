@@ -1,10 +1,10 @@
 // Computes to = from, or to = from + other, rounded once. A rank of a ring applies it to blocks of rows.
 //
-// Shapes   All tensors have the shape (batch, heads, rows, cols), and any strides whose last is 1. `from` and `to` may
-//          each be float32, float16 or bfloat16. `other` is float32. `to` may be the same memory as `other`.
-// Work     A warp has a run of kRingRowsOfWarp rows of a head at a time, and a lane has kVector columns.
-// Called   by src/ring/algorithms/device_exchange.cpp, which packs k and v into one message, and adds sums to dq, dk,
-//          dv and o.
+// Shapes:   All tensors have the shape (batch, heads, rows, cols), and any strides whose last is 1. `from` and `to` may
+//           each be float32, float16 or bfloat16. `other` is float32. `to` may be the same memory as `other`.
+// Work:     A warp has a run of kRingRowsOfWarp rows of a head at a time, and a lane has kVector columns.
+// Called:   by src/ring/algorithms/device_exchange.cpp, which packs k and v into one message, and adds sums to dq, dk,
+//           dv and o.
 #pragma once
 
 #include "../common/element.cuh"

@@ -5,11 +5,12 @@
 //   v: x is converted to the cache's type.
 //   q: x is normalised and rotated like k, and keeps its type.
 //
-// Shapes   see AppendArgs. Types, strides and sizes are arbitrary. The kernel reads lengths, tables, slots and offsets.
-// Grid     (tokens, groups of heads). A warp handles one token at a time, for a few heads of k, of v, or of q.
-// Rounding Each product and each sum is rounded separately, and squares are added in a fixed order, as in the CPU's
-//          append.
-// Called   by src/cuda/serving/append.cpp.
+// Shapes:   see AppendArgs. Types, strides and sizes are arbitrary. The kernel reads lengths, tables, slots and
+//           offsets.
+// Grid:     (tokens, groups of heads). A warp handles one token at a time, for a few heads of k, of v, or of q.
+// Rounding: Each product and each sum is rounded separately, and squares are added in a fixed order, as in the CPU's
+//           append.
+// Called:   by src/cuda/serving/append.cpp.
 #pragma once
 
 #include "../isa/grid_dependency.cuh"

@@ -1,16 +1,16 @@
 // Attention of a few query rows of each sequence over a cache of keys and values.
 //
-// Shapes   see DecodeArgs. Lengths, strides and pages are arbitrary.
-// Work     A unit is 64 keys, and each block gets an equal share of all units (decode_schedule.cuh).
-// Block    Two warps load keys and values into a ring (decode_loader.cuh). Teams of four warps compute. Each warp has
-//          16 of the 64 keys of a step in S^T = K Q^T, and a quarter of the columns in O^T += V^T P^T
-//          (decode_leaf.cuh). If there are many rows, two warpgroups compute S = Q K^T and O += P V instead. Either
-//          each warpgroup computes every second leaf (decode_warpgroup_steps.cuh), or each has half of the columns of o
-//          in every leaf (decode_columns_steps.cuh).
-// Order    Keys are summed within a leaf, and leaves are merged along a tree of key positions (decode_tree.cuh,
-//          decode_state.cuh). The order is the same for every grid. Blocks exchange nodes of the tree
-//          (decode_exchange.cuh).
-// Source   Dao, Haziza, Massa & Sizov, Flash-Decoding for long-context inference (2023).
+// Shapes:   see DecodeArgs. Lengths, strides and pages are arbitrary.
+// Work:     A unit is 64 keys, and each block gets an equal share of all units (decode_schedule.cuh).
+// Block:    Two warps load keys and values into a ring (decode_loader.cuh). Teams of four warps compute. Each warp has
+//           16 of the 64 keys of a step in S^T = K Q^T, and a quarter of the columns in O^T += V^T P^T
+//           (decode_leaf.cuh). If there are many rows, two warpgroups compute S = Q K^T and O += P V instead. Either
+//           each warpgroup computes every second leaf (decode_warpgroup_steps.cuh), or each has half of the columns of
+//           o in every leaf (decode_columns_steps.cuh).
+// Order:    Keys are summed within a leaf, and leaves are merged along a tree of key positions (decode_tree.cuh,
+//           decode_state.cuh). The order is the same for every grid. Blocks exchange nodes of the tree
+//           (decode_exchange.cuh).
+// Source:   Dao, Haziza, Massa & Sizov, Flash-Decoding for long-context inference (2023).
 #pragma once
 
 #include "../isa/grid_dependency.cuh"

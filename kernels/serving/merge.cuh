@@ -2,13 +2,13 @@
 //
 //   lse = log(sum_n exp(lse_n) + exp(sink)),   o = sum_n exp(lse_n - lse) o_n
 //
-// Shapes   see MergeArgs. Number, types and strides of the states are arbitrary. The output o may share memory with the
-//          o of a state, and lse with its lse.
-// Work     A warp merges a row. Lane n computes the weight of state n. All lanes then sum columns, in the order of
-//          states.
-// Rounding Weights and sums are float64. If lse of a state is -inf, its o is not read.
-// Called   by src/cuda/serving/merge.cpp, and after sm90_forward if several blocks share the keys of a row.
-// Source   Milakov & Gimelshein, Online normalizer calculation for softmax (2018), section 3.1.
+// Shapes:   see MergeArgs. Number, types and strides of the states are arbitrary. The output o may share memory with
+//           the o of a state, and lse with its lse.
+// Work:     A warp merges a row. Lane n computes the weight of state n. All lanes then sum columns, in the order of
+//           states.
+// Rounding: Weights and sums are float64. If lse of a state is -inf, its o is not read.
+// Called:   by src/cuda/serving/merge.cpp, and after sm90_forward if several blocks share the keys of a row.
+// Source:   Milakov & Gimelshein, Online normalizer calculation for softmax (2018), section 3.1.
 #pragma once
 
 #include "../common/warp_reduce.cuh"

@@ -3,20 +3,20 @@
 //
 //   dv = drop(p)^T dout    dk = scale ds^T q    dq = scale ds k    (ds includes the derivative of a transform)
 //
-// Shapes   as in simt_forward.cuh. dk and dv are sums over the query heads that share a key head.
-// Supports everything that simt_forward.cuh supports. Results are bit-identical from run to run, because there are no
+// Shapes:   as in simt_forward.cuh. dk and dv are sums over the query heads that share a key head.
+// Supports: everything that simt_forward.cuh supports. Results are bit-identical from run to run, because there are no
 // atomic additions.
-// Work     One kernel computes dk and dv, and its blocks own tiles of keys. Another computes dq, and its blocks own
-//          tiles of rows. Each kernel computes p and ds again (backward_tile.cuh), so there are seven products for each
-//          tile. A single kernel would need five, but the order of its additions to dq would change from run to run.
-//          simt_prepare.cuh runs before these kernels, and simt_dterms.cuh after them.
-// Memory   see SimtBackwardShape.
-// Measured TFLOP/s for (B, H, S, D) = (batch, heads, rows and keys, d), without a mask, on an H200 with CUDA 13.0. A
-//          backward pass counts 10 B H S^2 D operations. In float32, simt reaches 26.3 for (8, 16, 2048, 64), and 21.1
-//          for (8, 8, 2048, 128). In bfloat16, it reaches 24.4 and 19.7 for these two problems, 9.7 for (4, 8, 2048,
-//          256), and 5.2 for (2, 4, 2048, 512).
-// Called   for the backend 'simt' by src/cuda/launch/simt.cpp.
-// Source   Dao, FlashAttention-2 (2023), Algorithm 2.
+// Work:     One kernel computes dk and dv, and its blocks own tiles of keys. Another computes dq, and its blocks own
+//           tiles of rows. Each kernel computes p and ds again (backward_tile.cuh), so there are seven products for
+//           each tile. A single kernel would need five, but the order of its additions to dq would change from run to
+//           run. simt_prepare.cuh runs before these kernels, and simt_dterms.cuh after them.
+// Memory:   see SimtBackwardShape.
+// Measured: TFLOP/s for (B, H, S, D) = (batch, heads, rows and keys, d), without a mask, on an H200 with CUDA 13.0. A
+//           backward pass counts 10 B H S^2 D operations. In float32, simt reaches 26.3 for (8, 16, 2048, 64), and 21.1
+//           for (8, 8, 2048, 128). In bfloat16, it reaches 24.4 and 19.7 for these two problems, 9.7 for (4, 8, 2048,
+//           256), and 5.2 for (2, 4, 2048, 512).
+// Called:   for the backend 'simt' by src/cuda/launch/simt.cpp.
+// Source:   Dao, FlashAttention-2 (2023), Algorithm 2.
 #pragma once
 
 #include "../attention/head_matrix.cuh"

@@ -1,13 +1,13 @@
 // Gradient of a bias that is read from memory. dterms is the sum of ds over the batch entries, heads and rows to which
 // the bias is broadcast, added in a fixed order.
 //
-// Shapes   dterms has the shape (1 or batch, 1 or num_heads_q, 1 or seqlen_q, seqlen_k), and any strides whose last is
-//          1.
-// Work     A block owns one tile of dterms, and visits every tile of scores that adds to it. So nothing of the size of
-//          the score matrix is stored. If the bias is the same for all rows, dterms has too few tiles for this. In that
-//          case, a block sums ds over the rows for one tile of keys of one head, and writes float32 sums to the
-//          workspace. A second kernel sums over batch entries and heads.
-// Called   by src/cuda/launch/simt.cpp, as the last steps of the backward pass, if dterms is requested.
+// Shapes:   dterms has the shape (1 or batch, 1 or num_heads_q, 1 or seqlen_q, seqlen_k), and any strides whose last is
+//           1.
+// Work:     A block owns one tile of dterms, and visits every tile of scores that adds to it. So nothing of the size of
+//           the score matrix is stored. If the bias is the same for all rows, dterms has too few tiles for this. In
+//           that case, a block sums ds over the rows for one tile of keys of one head, and writes float32 sums to the
+//           workspace. A second kernel sums over batch entries and heads.
+// Called:   by src/cuda/launch/simt.cpp, as the last steps of the backward pass, if dterms is requested.
 #pragma once
 
 #include "../attention/dterms_reduce.cuh"

@@ -1,22 +1,22 @@
 // Forward pass of simt. Computes o = drop(softmax(s)) v and lse on CUDA cores, with every option of the interface.
 //
-// Shapes   q (batch, heads, seqlen_q, d), k (batch, heads_k, seqlen_k, d), v (batch, heads_k, seqlen_k, d_v). Strides
-//          are arbitrary except that the last is 1. Alignment is arbitrary. Sequences may be packed.
-// Supports float32, float16 and bfloat16, d and d_v from 1 to 512, every option, and every architecture. All sums and
+// Shapes:   q (batch, heads, seqlen_q, d), k (batch, heads_k, seqlen_k, d), v (batch, heads_k, seqlen_k, d_v). Strides
+//           are arbitrary except that the last is 1. Alignment is arbitrary. Sequences may be packed.
+// Supports: float32, float16 and bfloat16, d and d_v from 1 to 512, every option, and every architecture. All sums and
 // probabilities are float32.
-// Work     A block has kBlockM rows of a head. If d_v is large, the block has one of kColumnParts parts of the columns
-//          of o. A warp has kWarpRows rows with all their keys. A lane has kRows x kKeys scores and kRows x kDims
-//          outputs. Tiles and products are those of ladder/08_fa2.cuh. q and k are loaded in panels of kPanel columns.
-//          If there is only one panel, q is loaded only once.
-// Memory   q, k and p are transposed in shared memory, and v is not (see SimtForwardShape). Tiles are loaded through
-//          registers, where 16-bit elements are widened and NaN and infinities are detected (guarded_product.cuh).
-//          While a block loads, other blocks on the multiprocessor compute.
-// Measured TFLOP/s for (batch, heads, rows and keys, d), without a mask, on an H200 with CUDA 13.0. In float32, simt
-//          reaches 32.5 for (8, 16, 2048, 64), and 29.4 for (8, 8, 2048, 128). In bfloat16, it reaches 33.9 and 28.5
-//          for these two problems, 24.5 for (4, 8, 2048, 256), and 13.8 for (2, 4, 2048, 512).
-// Called   for the backend 'simt' by src/cuda/launch/simt.cpp. 'auto' chooses simt if no faster kernel supports the
-//          problem.
-// Source   Dao, FlashAttention-2 (2023), Algorithm 1.
+// Work:     A block has kBlockM rows of a head. If d_v is large, the block has one of kColumnParts parts of the columns
+//           of o. A warp has kWarpRows rows with all their keys. A lane has kRows x kKeys scores and kRows x kDims
+//           outputs. Tiles and products are those of ladder/08_fa2.cuh. q and k are loaded in panels of kPanel columns.
+//           If there is only one panel, q is loaded only once.
+// Memory:   q, k and p are transposed in shared memory, and v is not (see SimtForwardShape). Tiles are loaded through
+//           registers, where 16-bit elements are widened and NaN and infinities are detected (guarded_product.cuh).
+//           While a block loads, other blocks on the multiprocessor compute.
+// Measured: TFLOP/s for (batch, heads, rows and keys, d), without a mask, on an H200 with CUDA 13.0. In float32, simt
+//           reaches 32.5 for (8, 16, 2048, 64), and 29.4 for (8, 8, 2048, 128). In bfloat16, it reaches 33.9 and 28.5
+//           for these two problems, 24.5 for (4, 8, 2048, 256), and 13.8 for (2, 4, 2048, 512).
+// Called:   for the backend 'simt' by src/cuda/launch/simt.cpp. 'auto' chooses simt if no faster kernel supports the
+//           problem.
+// Source:   Dao, FlashAttention-2 (2023), Algorithm 1.
 #pragma once
 
 #include "../attention/head_matrix.cuh"

@@ -4,8 +4,8 @@
 //
 // If kSoleKey is set, delta of a row that sees only one key uses o as it was before rounding (attention/sole_key.cuh).
 //
-// Shapes   as in simt_backward.cuh. Saved rows (batch, heads, rows of q) are in the workspace.
-// Source   Dao, FlashAttention-2 (2023), Algorithm 2, line 4.
+// Shapes:   as in simt_backward.cuh. Saved rows (batch, heads, rows of q) are in the workspace.
+// Source:   Dao, FlashAttention-2 (2023), Algorithm 2, line 4.
 #pragma once
 
 #include "../attention/lse_rounding.cuh"
