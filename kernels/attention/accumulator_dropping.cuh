@@ -74,8 +74,7 @@ __device__ __forceinline__ void kept_bits(const TileRules<Config>& rules, uint32
 #pragma unroll
   for (int w = 0; w < kKeptWords<kCount>; ++w) {
     uint32 nibbles = 0;
-#pragma unroll 2  // Two blocks at a time. The rounds of a block are a dependent chain, and more blocks need more \
-                  // registers
+#pragma unroll 2  // Two blocks at a time: a block's rounds are a dependent chain, and more blocks need more registers
     for (int j = 8 * w; j < end_of_blocks<kCount>(w); ++j) {
       nibbles |= kept_nibble(rules.drop_mask, row, key_quad + j * (kColumnsOfTile / 4)) << (j % 8 * 4);
     }

@@ -314,8 +314,8 @@ struct DecodeLeaf {
   [[nodiscard]] static __device__ __forceinline__ bool is_finite(float x) {
     return fabsf(x) < kInfinity;
   }
-  // Returns a factor, with infinity replaced by NaN. Applied after the product, an infinite factor would hide that the
-  // correct result is NaN: infinity * 0, or a sum of infinities of both signs.
+  // Returns a factor, with infinity replaced by NaN. The factor is applied after the product. An infinite factor would
+  // then hide that the correct result is NaN, for example infinity * 0, or a sum of infinities of both signs.
   [[nodiscard]] static __device__ __forceinline__ float multiplier(float factor) {
     return fabsf(factor) == kInfinity ? __uint_as_float(0x7fc00000u) : factor;
   }

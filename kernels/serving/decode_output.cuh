@@ -22,7 +22,7 @@ namespace attend {
   }
 }
 
-// What a warp needs to write a row of o. Lane r computes the OutputRow of the team's row r, and broadcasts it.
+// Data with which a warp writes a row of o. Lane r computes the OutputRow of the team's row r, and broadcasts it.
 struct OutputRow {
   int64 o;       // offset of the row's first element, or -1 if there is no row
   float factor;  // factor by which the accumulated o is multiplied

@@ -11,7 +11,7 @@ namespace attend {
 
 // State of one row of the tile. A row behind the last existing row sees no key.
 struct DecodeRow {
-  uint64 tree;      // bit j: whether the row sees key first_drawn + j. All bits are set if there is no tree mask
+  uint64 tree;      // bit j is set if the row sees key first_drawn + j. All bits are set if there is no tree mask
   int low, high;    // the row sees only keys in [low, high), because of the lengths and the window
   int position;     // position of the row among the keys: row + seqlen_k - seqlen_q
   int first_drawn;  // first key that the tree mask covers

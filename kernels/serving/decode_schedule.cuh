@@ -42,7 +42,7 @@ template <class Number>
 struct DecodeItem {
   DecodeSpan span;
   int index;     // index among the items of its sequence
-  int of_each;   // how many numbers each item takes, if all items take equally many. Otherwise 0
+  int of_each;   // size of each item's range of numbers, if all are equal. Otherwise 0
   Number first;  // number of the item's first unit
 
   [[nodiscard]] __device__ __forceinline__ int numbers() const { return of_each != 0 ? of_each : span.numbers; }
@@ -133,8 +133,8 @@ struct DecodeSchedule {
   // The sequences that one lane counts, and the results of counting.
   struct Run {
     int begin;
-    int most, least;  // how many numbers the largest and the smallest item take
-    Number numbers;   // how many numbers all items take
+    int most, least;  // largest and smallest size of an item's range of numbers
+    Number numbers;   // size of the range of numbers of all items
     float left;       // work of the other kernel, in row tiles times units. Set only with kLeavesRoom
 
     [[nodiscard]] static __device__ __forceinline__ Run of(const DecodeArgs& args, DecodeSequence* kept, int lane) {
@@ -164,9 +164,9 @@ struct DecodeSchedule {
     const float tiles = ceilf(static_cast<float>(span.seqlen_q) / 128.0f);
     return tiles * static_cast<float>(args.num_heads_k * args.group) * static_cast<float>(units_to(span.seqlen_k));
   }
-  // Returns the number of blocks that get work. The number is so small that the two kernels end together, and large
-  // enough to keep memory busy. On the full GPU, the other kernel computes a unit in about two thirds of this kernel's
-  // time.
+  // Returns the number of blocks that get work. The number is chosen so that the two kernels end together, but it is
+  // large enough to keep memory busy. On the full GPU, the other kernel computes a unit in about two thirds of this
+  // kernel's time.
   [[nodiscard]] __device__ __forceinline__ int busy_blocks(float left_of_lane) const {
     constexpr float kUnit = 0.65f, kLeast = 0.55f;
     float left = left_of_lane;
@@ -236,7 +236,7 @@ struct DecodeSchedule {
     return static_cast<int>(__fdividef(static_cast<float>(value) + 0.5f, static_cast<float>(divisor)));
   }
 
-  // Sets the share and the slack. `most` is how many numbers the largest item takes.
+  // Sets the share and the slack. `most` is the size of the largest item's range of numbers.
   __device__ __forceinline__ void choose_share(int blocks, int most, bool all_alike) {
     share = max(Numbers::divide(total + (blocks - 1), blocks), static_cast<Number>(least_share(most)));
     slack = share / 32;

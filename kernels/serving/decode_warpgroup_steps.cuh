@@ -59,8 +59,8 @@ class DecodeWarpgroupSteps : public DecodeTeam<Config> {
     return State::empty();
   }
 
-  // Releases the slots of a step that was loaded according to an incorrect schedule. The step is the first one, so only
-  // the first warpgroup has read it.
+  // Releases the slots of a step that was loaded according to an incorrect schedule. The step is the first one, so it
+  // belongs to the first warpgroup.
   __device__ __forceinline__ void give_back(int slots) {
     if (role_.part != 0) return;
     for (; slots > 0; --slots) {
