@@ -66,7 +66,7 @@ template <int kCount, class Config>
 __device__ __forceinline__ void kept_bits(const TileRules<Config>& rules, uint32 (&kept)[kKeptWords<kCount>],
                                           int thread) {
   const int lane = thread % 32;
-  const int mine = lane % 2;  // row h of the blocks that this lane computes
+  const int mine = lane % 2;  // the row h, 0 or 1, whose Philox blocks this lane computes
   const int line = accumulator_row(thread) + mine * kRowHalf;
   const int column = accumulator_column(thread);
   const auto row = static_cast<uint32>(rules.first_row + line);

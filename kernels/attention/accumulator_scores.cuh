@@ -16,7 +16,7 @@
 //   a term by position    the score                       log2(e)           kFolded
 //   a term from memory    the score                       log2(e)           kNatural: it may be -FLT_MAX
 //   custom                the score                       log2(e)           kFolded, or kNatural if it may be -FLT_MAX
-// Masked scores become -inf. The natural logarithm of the sum, and p computed from it, are the same in the two units
+// Masked scores become -inf. The meaning of lse, a natural logarithm, and of p does not depend on the units
 // (online_softmax.cuh).
 //
 // In the usual layout, an accumulator row is a row of q, and its columns are keys. In the transposed layout, the
@@ -351,7 +351,7 @@ struct AccumulatorRules {
         __syncwarp();  // keeps later loads from being moved above this point, where they would occupy registers for
                        // longer
       const int h = i / 2 % 2;
-      const int c = i / 4 * kColumnsOfTile;  // a compile-time constant, like everything that is derived only from it
+      const int c = i / 4 * kColumnsOfTile;  // a compile-time constant once the loop is unrolled
       const int count = kAllVisible ? 2 : seen.end[h] - c;
       float addend[2] = {};
       bool unmasked[2];

@@ -1,8 +1,8 @@
 // Operations of users' score and mask functions, under the names that generated code uses (src/expr/print.hpp).
 //
 // Every operation has a result for all operands, which src/expr/graph.hpp defines. In kernels the type Float is float.
-// On the host it may be double. Results on the host are bit-identical to those of expr::Evaluator, which tests the
-// generated code.
+// On the host, Float may also be double. Results on the host are bit-identical to those of expr::Evaluator, which tests
+// the generated code.
 //
 // If ATTEND_FAST_SCORE_MATH is defined, some functions use one or two instructions of the special function unit. Their
 // relative error is 2^-20. Logarithms and tanh have an absolute error of 2^-22. These errors are far below the rounding

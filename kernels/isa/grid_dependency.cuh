@@ -15,7 +15,7 @@ __device__ __forceinline__ void wait_for_kernels_before() {
 #endif
 }
 
-// Allows the next kernel to start when all blocks have called this function or have ended. Called after
+// Allows the next kernel to start when all blocks have called this function or have ended. Kernels call it after
 // wait_for_kernels_before(), so that at most one kernel waits.
 __device__ __forceinline__ void let_next_kernel_start() {
 #if __CUDA_ARCH__ >= 900

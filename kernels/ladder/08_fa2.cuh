@@ -72,7 +72,8 @@ struct Fa2ForwardShape {
   static_assert(kK - kQ == QTile::kBytes && kV - kK == KTile::kBytes && kP - kV == VTile::kBytes &&
                 Config::kSmemBytes - kP == PTile::kBytes);
 
-  // A lane's share of scores and outputs. In products, a lane has columns that are keys of k, or columns of v.
+  // A lane's share of scores and outputs. In the product for S, the columns of a lane are keys. In the product for O,
+  // they are columns of v.
   using Scores = float[kRows][kKeys];
   using Outputs = float[kRows][kDims];
   using KeyColumns = Fp32Chunks<KTile, kStep>;

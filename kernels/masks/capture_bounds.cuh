@@ -61,7 +61,7 @@ struct CaptureBounds {
     const CaptureRange* const of_row = table.ranges + row * table.runs;
     mask_bounds::Floats all = {mask_bounds::kInfinite, -mask_bounds::kInfinite, false};
 #pragma unroll 1
-    for (int run = first; run <= last; ++run) {  // Usually one or two runs. The second is seldom in another cache line
+    for (int run = first; run <= last; ++run) {  // usually one or two runs, and seldom in two cache lines
       const CaptureRange own = of_row[run];
       all = mask_bounds::hull(all, mask_bounds::Floats{own.low, own.high, own.has_nan != 0});
     }

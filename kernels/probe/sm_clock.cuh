@@ -9,7 +9,7 @@
 namespace attend {
 
 struct ClockArgs {
-  int64* cycles_and_ns;  // (2). Elapsed cycles, and elapsed nanoseconds
+  int64* cycles_and_ns;  // (2). Entry 0 receives the elapsed cycles, and entry 1 the elapsed nanoseconds
   int64 least_ns;        // shortest duration of the measurement
 };
 

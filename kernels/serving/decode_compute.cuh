@@ -1,4 +1,4 @@
-// Computing warps of a decode block. They compute the block's pieces, and exchange tree nodes with other blocks.
+// Computing warps of a decode block. These warps compute the block's pieces, and exchange tree nodes with other blocks.
 #pragma once
 
 #include "../isa/grid_dependency.cuh"

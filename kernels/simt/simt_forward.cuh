@@ -44,8 +44,8 @@ struct SimtForwardShape {
   static constexpr int kRows = kWarpRows / kLanesY;
   static constexpr int kKeys = Config::kBlockN / kLanesX;
   static constexpr int kDims = kCols / kLanesX;
-  static constexpr int kStep = kLanesX * kChunkBytes;  // bytes from one of a lane's chunks in a row of k or v to its
-                                                       // next
+  static constexpr int kStep = kLanesX * kChunkBytes;  // distance in bytes between consecutive chunks that a lane reads
+                                                       // from a row of k or v
   static_assert(kRows % 4 == 0 && kKeys % 4 == 0 && kDims % 4 == 0 && kLanesX % 8 == 0 && kPanel % 8 == 0);
   static_assert(kPanels * kPanel >= Config::kHeadDim && Config::kColumnParts * kCols >= Config::kHeadDimV);
 
