@@ -289,8 +289,8 @@ template <class Float>
 ATTEND_HOST_DEVICE Float to_float(int x) {
   return static_cast<Float>(x);
 }
-// Converts an integer of at most 2^24. `sum` is the same number, computed with floats. It is returned unless
-// ATTEND_LONG_SEQUENCES is defined, because a conversion for each score would cost more than float additions.
+// Converts an integer of at most 2^24. `sum` is the same number, computed with floats. The function returns `sum`
+// unless ATTEND_LONG_SEQUENCES is defined, because a conversion for each score would cost more than float additions.
 template <class Float>
 ATTEND_HOST_DEVICE Float small_to_float([[maybe_unused]] int x, [[maybe_unused]] Float sum) {
 #if defined(ATTEND_LONG_SEQUENCES)

@@ -64,9 +64,9 @@ struct TileRules {
   int64 terms_row_stride;
   int64 mask_row_stride;
   DropMask drop_mask;
-  int64 first_row;  // first row as drop_mask and the custom score function count rows. If kIsPart is set, this is a row
-                    // of the larger problem, in which the rows of this problem are position_step apart
-  int64 first_key;  // first key, counted in the same way
+  int64 first_row;  // number of the tile's first row, for drop_mask and the custom score function. If kIsPart is set,
+                    // rows are numbered in the larger problem, where the rows of this problem are position_step apart
+  int64 first_key;  // number of the tile's first key, for drop_mask and the custom score function
   uint32 position_step;  // distance of neighbouring rows in the larger problem, if kIsPart is set
   CustomScorePlace place;
   BlockMap<Config> map;

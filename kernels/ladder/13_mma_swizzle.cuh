@@ -39,7 +39,7 @@ struct alignas(1024) MmaStorage {
   KeyTile v;
 };
 
-// State of a warp's 16 rows. A lane has two of them.
+// State of a warp's 16 rows. A lane holds values of two of these rows.
 template <class Config>
 struct MmaRows {
   float o[Config::kHeadDim / 2] = {};  // the sum of p v, with p relative to the row maximum

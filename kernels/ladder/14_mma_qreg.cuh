@@ -45,7 +45,7 @@ union alignas(1024) MmaStorage {
   } stage[2];
 };
 
-// State of a warp's 16 rows. A lane has two of them.
+// State of a warp's 16 rows. A lane holds values of two of these rows.
 template <class Config>
 struct MmaRows {
   OperandA q_frag[Config::kHeadDim / kMmaDepth];

@@ -60,7 +60,7 @@ struct alignas(1024) AsyncStorage {
 template <class Config>
 constexpr int kRowsOfWarp = Config::kBlockM / (Config::kThreads / 32);
 
-// State of 16 rows of a warp. A lane has two of them.
+// State of 16 rows of a warp. A lane holds values of two of these rows.
 template <class Config>
 struct MmaRows {
   OperandA q_frag[Config::kHeadDim / kMmaDepth];  // used if Config::kQInRegisters is set

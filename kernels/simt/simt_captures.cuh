@@ -1,4 +1,4 @@
-// Gradients of the tensors that a custom score function reads. Supports any such function.
+// Computes the gradients of the tensors that a custom score function reads, for any such function.
 //
 // Supports: everything that simt_forward.cuh supports, except parts of a larger problem. The order of additions is not
 //           fixed (captured_shares.cuh).
