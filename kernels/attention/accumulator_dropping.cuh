@@ -1,4 +1,4 @@
-// Dropout on a tile of accumulators: decides which values are kept.
+// Dropout on a tile of accumulators. Decides which values are kept.
 //
 //   uint32 kept[kKeptWords<kCount>];
 //   kept_bits<kCount>(tile, kept, thread);
@@ -18,22 +18,25 @@
 
 namespace attend {
 
-// Words of the kept bits: bit i % 32 of word i / 32 states that value i is kept. The four bits of one j are a nibble.
+// Number of words of kept bits. Bit i % 32 of word i / 32 states whether value i is kept. The four bits of one j, the
+// values 4 j to 4 j + 3, are called a nibble.
 template <int kCount>
 constexpr int kKeptWords = (kCount + 31) / 32;
 
-// Two neighbouring lanes have the same two rows, and share the four keys of a Philox block, two keys each. So each lane
-// computes the block of one row (the even lane that of h = 0), and they exchange the bits of each other's keys.
-// computed: a nibble for each j, for the four keys of row h = lane % 2. partners: the same from the other lane.
+// Returns the lane's kept bits in the usual layout. A Philox block decides four neighbouring keys of a row. Two
+// neighbouring lanes hold these four keys, two keys each, for the same two rows h = 0 and 1. So each lane computes the
+// blocks of the row h = lane % 2, and the lanes exchange the bits of each other's keys. `computed` has a nibble for
+// each j, which covers the four keys. `partners` is `computed` of the other lane.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr uint32 kept_of_pair(uint32 computed, uint32 partners, int lane) {
-  constexpr uint32 kLow = 0x33333333u;  // the first two keys, or the two of h = 0
+  constexpr uint32 kLow = 0x33333333u;  // the first two keys of a block, or in the result the two values of h = 0
   const bool is_odd = lane % 2 != 0;
   return is_odd ? (computed & ~kLow) | (partners >> 2 & kLow) : (computed & kLow) | (partners << 2 & ~kLow);
 }
 
-// In the transposed layout, the four keys are the same accumulator row of four lanes that are 4 apart. Each lane
-// computes the block of one of the row's four values: c = 2 h + b = lane / 4 % 4.
-// nibbles: computed by the lane whose c is this lane's c XOR distance. Returns this lane's bits among them.
+// Returns some of the lane's kept bits in the transposed layout. There, four lanes whose numbers differ by multiples of
+// 4 hold the four keys of a Philox block. Each lane computes the blocks of one of the four values of each j, namely of
+// value 2 h + b = lane / 4 % 4. `nibbles` are the blocks of the lane for which lane / 4 % 4 is that of this lane XOR
+// `distance`.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr uint32 kept_of_four(uint32 nibbles, int distance, int lane) {
   const int key = lane / 4 % 4;
   return (nibbles >> key & 0x11111111u) << (key ^ distance);
@@ -41,7 +44,7 @@ constexpr int kKeptWords = (kCount + 31) / 32;
 
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 
-// Returns a nibble of decisions for the four keys of a Philox block.
+// Returns a nibble whose bits state which of the four keys of a Philox block are kept.
 [[nodiscard]] __device__ __forceinline__ uint32 kept_nibble(const DropMask& drop_mask, uint32 row, uint32 key_quad) {
   const PhiloxWords words = drop_mask.words(row, key_quad);
   uint32 nibble = 0;
@@ -50,20 +53,20 @@ constexpr int kKeptWords = (kCount + 31) / 32;
   return nibble;
 }
 
-// Returns the end of the Philox blocks of word w; each word has up to eight, one for each j.
+// Returns the end of the Philox blocks whose bits lie in word w. Each word has up to eight blocks, one for each j.
 template <int kCount>
 [[nodiscard]] __device__ __forceinline__ constexpr int end_of_blocks(int w) {
   return 8 * w + 8 < kCount / 4 ? 8 * w + 8 : kCount / 4;
 }
 
 // Computes which values of the tile are kept. Each thread computes kCount / 4 Philox blocks, and no block is computed
-// twice. first_key is a multiple of 4. In a part of a larger problem, neighbouring keys must be neighbours in the
-// larger problem too. All lanes of the warp take part.
+// twice. first_key must be a multiple of 4. If the tile belongs to a part of a larger problem, neighbouring keys must
+// also be neighbours in the larger problem. All lanes of the warp must call it.
 template <int kCount, class Config>
 __device__ __forceinline__ void kept_bits(const TileRules<Config>& rules, uint32 (&kept)[kKeptWords<kCount>],
                                           int thread) {
   const int lane = thread % 32;
-  const int mine = lane % 2;  // the h of the blocks that this lane computes
+  const int mine = lane % 2;  // the row h, 0 or 1, whose Philox blocks this lane computes
   const int line = accumulator_row(thread) + mine * kRowHalf;
   const int column = accumulator_column(thread);
   const auto row = static_cast<uint32>(rules.first_row + line);
@@ -71,7 +74,7 @@ __device__ __forceinline__ void kept_bits(const TileRules<Config>& rules, uint32
 #pragma unroll
   for (int w = 0; w < kKeptWords<kCount>; ++w) {
     uint32 nibbles = 0;
-#pragma unroll 2  // two at a time: a block's rounds are a dependent chain, and more blocks need more registers
+#pragma unroll 2  // Two blocks at a time: a block's rounds are a dependent chain, and more blocks need more registers
     for (int j = 8 * w; j < end_of_blocks<kCount>(w); ++j) {
       nibbles |= kept_nibble(rules.drop_mask, row, key_quad + j * (kColumnsOfTile / 4)) << (j % 8 * 4);
     }
@@ -83,7 +86,7 @@ template <int kCount, class Config>
 __device__ __forceinline__ void kept_bits_transposed(const TileRules<Config>& rules, uint32 (&kept)[kKeptWords<kCount>],
                                                      int thread) {
   const int lane = thread % 32;
-  const int mine = lane / 4 % 4;  // the c of the blocks that this lane computes
+  const int mine = lane / 4 % 4;  // value 2 h + b of the blocks that this lane computes
   const int line = accumulator_row(thread) + mine / 2 * kRowHalf;
   const int column = accumulator_column(thread) + mine % 2;
   const auto row = static_cast<uint32>(rules.first_row + column);

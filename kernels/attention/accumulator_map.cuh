@@ -1,4 +1,4 @@
-// Applies a block map to accumulators (accumulator_scores.cuh has their layout).
+// Applies a block map to accumulators. accumulator_scores.cuh describes the layout of accumulators.
 #pragma once
 
 #include "../tiles/accumulator_mask.cuh"
@@ -7,8 +7,8 @@
 
 namespace attend {
 
-// Sets hidden scores to -inf. Line: AccumulatorRow or AccumulatorKey. The map's tiles have 64 columns. The accumulators
-// begin at a multiple of their own column count, or of 64.
+// Sets hidden scores to -inf. Line is AccumulatorRow or AccumulatorKey. A tile of the map has 64 columns. The
+// accumulators begin at a multiple of 64, or of their number of columns if this is less.
 template <class Line, int kCount>
 __device__ __forceinline__ void hide_unseen(const TileRules<typename Line::Kernel>& rules, float (&s)[kCount],
                                             int thread) {

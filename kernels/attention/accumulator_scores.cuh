@@ -1,5 +1,5 @@
-// Score rules for accumulators of mma.m16n8 and wgmma.m64 (accumulator_mask.cuh has the layout). They give scores in
-// the units of the online softmax.
+// Applies score rules to accumulators of mma.m16n8 and wgmma.m64 (accumulator_mask.cuh has the layout). The results are
+// scores in the units of the online softmax.
 //
 //   const auto rules = ScoreRules<Config>::make(...);                          // once for each head
 //   const float scale_log2 = score_scale_log2(rules);
@@ -9,20 +9,21 @@
 //   softmax.update(s, scale_log2, rescale);                                    // l is the sum of p before dropping
 //   kept_bits<kCount>(tile, kept, thread), drop(s, kept);                      // accumulator_dropping.cuh
 //
-// apply_rules turns q.k into these values. An unmodified score needs no instruction before its exponent:
+// apply_rules turns q.k into the values of this table. An unmodified score needs no instruction before its exponent:
 //   modifications         value                           scale_log2        units
 //   none, masks           q.k                             scale log2(e)     kFolded; needs scale > 0 (kFoldsScale)
 //   a transform           its unit value                  cap log2(e)       kFolded
 //   a term by position    the score                       log2(e)           kFolded
 //   a term from memory    the score                       log2(e)           kNatural: it may be -FLT_MAX
 //   custom                the score                       log2(e)           kFolded, or kNatural if it may be -FLT_MAX
-// Masked scores become -inf. The natural logarithm of the sum, and p from it, are the same in both units:
-// online_softmax.cuh.
+// Masked scores become -inf. The meaning of lse, a natural logarithm, and of p does not depend on the units
+// (online_softmax.cuh).
 //
-// In the usual layout an accumulator row is a row of q, and its columns are keys. The transposed layout has the
-// accumulators of k q^T: an accumulator row is a key, and its columns are rows of q. Functions for it have names that
-// end in _transposed. thread: number among the threads that have the tile's rows of accumulators, 16 rows for each
-// warp. first_row and first_key are the tile's.
+// In the usual layout, an accumulator row is a row of q, and its columns are keys. In the transposed layout, the
+// accumulators hold k q^T. An accumulator row is then a key, and its columns are rows of q. Names of functions for the
+// transposed layout end in _transposed. The argument `thread` is the number of the thread among the threads that hold
+// the tile's accumulator rows. Each warp holds 16 rows. `first_row` and `first_key` are the first row and key of the
+// tile.
 #pragma once
 
 #include "../common/numbers.cuh"
@@ -40,19 +41,19 @@
 
 namespace attend {
 
-// The visible columns of the thread's two accumulator rows. Columns are counted from the thread's first. If a row or
-// key does not exist, its range is empty.
+// The visible columns of the thread's two accumulator rows. Columns are counted from the thread's first column. If the
+// row or key of an accumulator row does not exist, its range is empty.
 struct SeenColumns {
   int begin[kRowsOfThread];
   int end[kRowsOfThread];
 
-  // Whether `begin` can be above the first column.
+  // Whether `begin` can lie behind the first column.
   template <MaskKind kMask>
   static constexpr bool kRowsHaveBegin = kMask == MaskKind::kWindow;
   template <MaskKind kMask>
   static constexpr bool kKeysHaveBegin = kMask != MaskKind::kFull;
 
-  // Returns the keys that each row sees. Accumulator rows are rows of q.
+  // Returns the range of keys that each row of q sees, for accumulator rows that are rows of q.
   template <MaskKind kMask>
   [[nodiscard]] static ATTEND_HOST_DEVICE constexpr SeenColumns of_rows(const TileView& view, int thread) {
     SeenColumns seen = {};
@@ -71,7 +72,7 @@ struct SeenColumns {
     return seen;
   }
 
-  // Returns the rows of q that see each key. Accumulator rows are keys.
+  // Returns the range of rows of q that see each key, for accumulator rows that are keys.
   template <MaskKind kMask>
   [[nodiscard]] static ATTEND_HOST_DEVICE constexpr SeenColumns of_keys(const TileView& view, int thread) {
     SeenColumns seen = {};
@@ -100,12 +101,14 @@ template <class Config>
 constexpr ScoreUnits kScoreUnits =
     Score<Config>::kAddsFromMemory || Score<Config>::kMayBeLowest ? ScoreUnits::kNatural : ScoreUnits::kFolded;
 
-// Whether the scale is applied in the exponent. It must then be positive: for a negative scale a kernel uses -q.k
-// (Config::kNegateScores) and the scale's magnitude. Otherwise the scale may have either sign.
+// Whether the scale is applied in the exponent. The scale must then be positive. If the scale is negative, a kernel
+// uses -q.k (Config::kNegateScores) and the absolute value of the scale. If kFoldsScale is false, the scale may have
+// either sign.
 template <class Config>
 constexpr bool kFoldsScale = Score<Config>::kKeepsProducts;
 
-// score_scale() turns values into scores by multiplication. score_scale_log2() is the softmax's factor of the values.
+// score_scale() returns the factor that turns values into scores. score_scale_log2() returns the factor by which the
+// softmax multiplies values.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ float score_scale(const ScoreRules<Config>& rules) {
   if constexpr (Score<Config>::kAdds || Score<Config>::kIsCustom) return 1.0f;
@@ -116,15 +119,15 @@ template <class Config>
   return score_scale(rules) * kLog2E;
 }
 
-// Returns the base of exponents if p is computed from lse: exp2_fast(exponent<units>(value, scale_log2, base)). For a
-// row that sees no key, the base is 0.
+// Returns the base of the exponents if p is computed from lse. Then p is exp2_fast(exponent<units>(value, scale_log2,
+// base)). The base is 0 if the row sees no key.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ float exponent_base_of_lse(float lse) {
   return exponent_base(kScoreUnits<Config> == ScoreUnits::kNatural ? lse : lse * kLog2E);
 }
 
-// Loads two neighbours of a row of the term from memory, with one load if they are aligned. Only the first `count`
-// exist; the others become 0.
+// Loads two neighbouring elements of a row of the bias, with one load if they are aligned. Only the first `count`
+// elements exist. The others become 0.
 template <class Config, bool kInPairs>
 __device__ __forceinline__ void load_terms_pair(float (&pair)[2], const typename TermsElementOf<Config>::Storage* from,
                                                 int count) {
@@ -145,7 +148,8 @@ __device__ __forceinline__ void load_terms_pair(float (&pair)[2], const typename
   }
 }
 
-// Loads two neighbours of the mask from memory: whether each may be visible. Missing elements become true.
+// Loads two neighbouring elements of the boolean mask: whether each of the two keys may be visible. Missing elements
+// become true.
 template <bool kInPairs>
 __device__ __forceinline__ void load_mask_pair(bool (&pair)[2], const unsigned char* from, int count) {
   pair[0] = pair[1] = true;
@@ -158,21 +162,22 @@ __device__ __forceinline__ void load_mask_pair(bool (&pair)[2], const unsigned c
   }
 }
 
-// Data that score modifications need for one of a thread's accumulator rows: addresses, and the term by position.
+// Data that score modifications need for one of a thread's accumulator rows: the addresses of bias and mask, and the
+// ALiBi term.
 template <class Config>
 struct AccumulatorLine {
-  // Under a causal mask all visible keys lie on one side of the diagonal. The term then takes one multiply-add for each
-  // score, instead of three instructions.
+  // Under a causal mask, all visible keys lie on one side of the diagonal. The ALiBi term then takes one multiply-add
+  // for each score, instead of three instructions.
   static constexpr bool kOneSided = Config::kMask == MaskKind::kCausal;
   const typename TermsElementOf<Config>::Storage* terms;  // address at the thread's first column
   const unsigned char* mask;                              // address at the thread's first column
-  int64 terms_step;                                       // elements from one column to the next
+  int64 terms_step;                                       // distance between neighbouring columns, in elements
   int64 mask_step;
-  float distance;   // i + off - j at the thread's first column
-  float term;       // kOneSided: the term by position at the thread's first column
-  float term_step;  // kOneSided: change of the term with each column
+  float distance;   // i + off - j at the thread's first column, for row i and key j, with off = seqlen_k - seqlen_q
+  float term;       // ALiBi term at the thread's first column. Used if kOneSided is set
+  float term_step;  // change of the term from one column to the next. Used if kOneSided is set
 
-  // Returns the term by position at column c, whose distance is `distance_there`.
+  // Returns the ALiBi term at column c, where the distance is `distance_there`.
   [[nodiscard]] __device__ __forceinline__ float term_at(const TileRules<Config>& rules, float c,
                                                          float distance_there) const {
     return kOneSided ? fmaf(term_step, c, term) : -rules.slope * fabsf(distance_there);
@@ -205,7 +210,7 @@ struct AccumulatorRow {
     }
   }
 
-  // Returns the custom function of the score in column c.
+  // Returns the custom score function's value for the score in column c.
   template <bool kWithSlope, bool kHeld>
   [[nodiscard]] static __device__ __forceinline__ float custom(const TileRules<Config>& rules, float score, int thread,
                                                                int h, int c, float& slope) {
@@ -217,7 +222,8 @@ struct AccumulatorRow {
     return SeenColumns::of_rows<Config::kMask>(rules.view, thread);
   }
 
-  // Computes the sum of the terms of keys c and c + 1, `count` of which exist. kInPairs: one load reads both.
+  // Computes the sum of bias and ALiBi term for the keys c and c + 1, `count` of which exist. If kInPairs is set, one
+  // load reads the bias of these two keys.
   template <bool kInPairs>
   __device__ __forceinline__ void addends(float (&sum)[2], const TileRules<Config>& rules, int c, int count) const {
     if constexpr (Score<Config>::kAddsFromMemory) load_terms_pair<Config, kInPairs>(sum, line.terms + c, count);
@@ -237,7 +243,8 @@ struct AccumulatorRow {
   }
 };
 
-// An accumulator row that is a key. The elements of its columns lie in different rows of a tensor in memory.
+// An accumulator row that is a key. Its columns are rows of q, so they lie in different rows of a bias or mask in
+// memory.
 template <class Config>
 struct AccumulatorKey {
   using Kernel = Config;
@@ -274,7 +281,8 @@ struct AccumulatorKey {
     return SeenColumns::of_keys<Config::kMask>(rules.view, thread);
   }
 
-  // Computes the sum of the terms of rows c and c + 1, `count` of which exist. They are not neighbours in memory.
+  // Computes the sum of bias and ALiBi term for the rows c and c + 1 of q, `count` of which exist. These rows are not
+  // neighbours in memory.
   template <bool /*kInPairs*/>
   __device__ __forceinline__ void addends(float (&sum)[2], const TileRules<Config>& rules, int c, int count) const {
     if constexpr (Score<Config>::kAddsFromMemory) {
@@ -298,14 +306,16 @@ struct AccumulatorKey {
   }
 };
 
-constexpr int kLoadedTogether = 32;  // number of values whose term and mask a thread loads from memory before it waits
+constexpr int kLoadedTogether = 32;  // number of values for which a thread starts to load bias and mask before it waits
 
-// Applies the rules to a thread's accumulators. Line: AccumulatorRow or AccumulatorKey. kHeld: after TileRules::hold().
+// Applies the rules to a thread's accumulators. Line is AccumulatorRow or AccumulatorKey. kHeld is set if
+// TileRules::hold() has returned true for the tile.
 template <class Line, bool kAllVisible, bool kHeld = false>
 struct AccumulatorRules {
   using Config = typename Line::Kernel;
 
-  // Returns the value before masks, of row h and column c, from q.k. slope: its derivative by scale q.k.
+  // Returns the value in row h and column c before masks are applied, computed from q.k. Sets `slope` to the derivative
+  // of the score by scale q.k.
   template <bool kWithSlope>
   static __device__ __forceinline__ float value(const TileRules<Config>& rules, float product, float addend, int thread,
                                                 int h, int c, float& slope) {
@@ -325,8 +335,8 @@ struct AccumulatorRules {
     return value;
   }
 
-  // s: holds q.k, and receives the values. slope: an array of the same size; unused if kWithSlope is false. kInPairs:
-  // one load reads two elements of a tensor.
+  // Replaces q.k in s by the values. `slope` receives the derivatives if kWithSlope is set. If kInPairs is set, one
+  // load reads two elements of a tensor.
   template <bool kInPairs, bool kWithSlope, int kCount>
   static __device__ __forceinline__ void apply(const TileRules<Config>& rules, float (&s)[kCount], int thread,
                                                float (&slope)[kCount]) {
@@ -338,9 +348,10 @@ struct AccumulatorRules {
 #pragma unroll
     for (int i = 0; i < kCount; i += 2) {
       if (Score<Config>::kReadsMemory && i % kLoadedTogether == 0)
-        __syncwarp();  // keeps later loads below this point, where they would occupy registers longer
+        __syncwarp();  // keeps later loads from being moved above this point, where they would occupy registers for
+                       // longer
       const int h = i / 2 % 2;
-      const int c = i / 4 * kColumnsOfTile;  // a compile-time constant, as is everything derived only from it
+      const int c = i / 4 * kColumnsOfTile;  // a compile-time constant once the loop is unrolled
       const int count = kAllVisible ? 2 : seen.end[h] - c;
       float addend[2] = {};
       bool unmasked[2];
@@ -361,10 +372,10 @@ struct AccumulatorRules {
   }
 };
 
-// Replaces q.k in s by the values in the table at the top of this file. s: an array of floats, whose size is a multiple
-// of 4. kAllVisible: the result of TileRules::all_visible(). A weaker condition suffices: all keys exist and are
-// visible, and all rows exist if a modification reads memory. slope: an array of the same size, for d score / d (scale
-// q.k) if kHasSlopes. Every mask is a select, because the replaced value, or a value from memory, may be NaN.
+// Replaces q.k in s by the values in the table at the top of this file. The size of s is a multiple of 4. kAllVisible
+// is the result of TileRules::all_visible(). A weaker condition suffices: all keys exist and are visible, and all rows
+// exist if a modification reads memory. `slope` has the size of s, and receives d score / d (scale q.k) if kHasSlopes
+// is set. Every mask is a select, because the replaced value, or a value from memory, may be NaN.
 template <bool kAllVisible, bool kWithSlope = true, class Config>
 __device__ __forceinline__ void apply_rules(const TileRules<Config>& rules, auto& s, int thread, auto& slope) {
   if constexpr (Score<Config>::kReadsMemory) {
@@ -382,7 +393,7 @@ __device__ __forceinline__ void apply_rules(const TileRules<Config>& rules, auto
   apply_rules<kAllVisible, false>(rules, s, thread, unused);
 }
 
-// Applies the rules if all keys are visible, after TileRules::hold() of the tile.
+// Applies the rules to a tile in which all keys are visible, after TileRules::hold() has returned true.
 template <class Config>
 __device__ __forceinline__ void apply_rules_held(const TileRules<Config>& rules, auto& s, int thread) {
   using Rules = AccumulatorRules<AccumulatorRow<Config>, true, true>;

@@ -1,10 +1,12 @@
-// Tensors that a user's score function captures. The code printed for the function reads their elements
-// (src/expr/print.hpp).
+// Tensors that a user's score function captures. The code generated from the function (src/expr/print.hpp) reads their
+// elements.
 //
 //   const Captures<Captured<CapturedF32, true, true>, Captured<CapturedBool, true, false>> captures =
 //       {args.options.captured};
-//   captures.load<0, 5>(i, j);     // an element of the first; subscripts are within its extents. 5: number of the load
-//   captures.extent<1, 0>();       // of the second
+//   captures.load<0, 5>(i, j);     // element (i, j) of the first tensor, read by the function's load number 5
+//   captures.extent<1, 0>();       // extent of dimension 0 of the second tensor
+//
+// Subscripts must lie within the tensor's extents.
 #pragma once
 
 #include "../common/args.cuh"
@@ -14,7 +16,7 @@ namespace attend {
 
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 
-// The storage type of a tensor's elements, and their conversion to numbers.
+// Storage type of a tensor's elements, and their conversion to numbers.
 struct CapturedF32 {
   using Storage = float;
   static __device__ __forceinline__ float number(float x) { return x; }
@@ -35,7 +37,7 @@ struct CapturedI32 {
   using Storage = int;
   static __device__ __forceinline__ int number(int x) { return x; }
 };
-struct CapturedI64 {  // the lower half: integers wrap
+struct CapturedI64 {  // keeps the lower half, because integers wrap around
   using Storage = int64;
   static __device__ __forceinline__ int number(int64 x) { return static_cast<int>(static_cast<uint32>(x)); }
 };
@@ -44,7 +46,8 @@ struct CapturedBool {
   static __device__ __forceinline__ bool number(unsigned char x) { return x != 0; }
 };
 
-// kIsNear: all elements are within 2^31 of the first. kIsUnit: the last dimension is contiguous.
+// kIsNear is set if all elements lie within 2^31 elements of the first. kIsUnit is set if the last dimension is
+// contiguous.
 template <class Number, bool kNear, bool kUnit>
 struct Captured : Number {
   static constexpr bool kIsNear = kNear, kIsUnit = kUnit;
@@ -59,7 +62,7 @@ struct CapturedType<0, First, Others...> {
   using Type = First;
 };
 
-// The captured tensors; Types has their types, in order.
+// The captured tensors. Types are their types, in order.
 template <class... Types>
 struct Captures {
   const CapturedTensor* tensors;
@@ -78,7 +81,7 @@ struct Captures {
   }
 
  private:
-  // Returns the offset from the first element, in elements.
+  // Returns the offset of an element from the tensor's first element, in elements.
   template <class Int, bool kIsUnit, class... Subscripts>
   [[nodiscard]] static __device__ __forceinline__ Int place(const CapturedTensor& tensor, Subscripts... subscripts) {
     constexpr int kLast = int{sizeof...(subscripts)} - 1;

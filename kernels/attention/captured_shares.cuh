@@ -1,8 +1,8 @@
-// Contributions of pairs of a row and a key to the gradients of captured tensors.
+// Adds what pairs of a row and a key contribute to the gradients of captured tensors.
 //
 //   d element = sum of ds * df / d element over all pairs that read it
 //
-// ds is the gradient of the function's value. The order of the additions is not fixed.
+// ds is the gradient of the score function's value f. The order of the additions is not fixed.
 #pragma once
 
 #include "../common/warp_reduce.cuh"
@@ -10,7 +10,7 @@
 
 namespace attend {
 
-// If all lanes read the same element, the warp adds once.
+// Adds the lanes' values to a gradient. If all lanes add to the same element, the warp adds only once.
 __device__ __forceinline__ void add_together(float* gradient, int64 offset, float value) {
   const int64 first = __shfl_sync(kAllLanes, offset, 0);
   if (__all_sync(kAllLanes, offset == first)) {
@@ -21,8 +21,9 @@ __device__ __forceinline__ void add_together(float* gradient, int64 offset, floa
   }
 }
 
-// gradients: of the captures, dense; null if not requested. ds: 0 for a hidden score, which adds nothing even if the
-// derivative is not finite. Needs full warps, with one pair in each lane. Code: instantiated only if it has gradients.
+// Adds what each lane's pair contributes. All lanes of the warp must call it, with one pair in each lane. `gradients`
+// are contiguous, one for each captured tensor, and null if not requested. If ds is 0, as for a hidden score, the pair
+// adds nothing, even if the derivative is not finite. The function is instantiated only if Code has gradients.
 template <class Code = CustomScoreCode>
 __device__ __forceinline__ void add_captured_shares(const ScorePoint<float>& at, const CapturedTensor* captured,
                                                     float* const* gradients, float ds) {

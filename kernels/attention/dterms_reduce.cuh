@@ -1,4 +1,5 @@
-// dterms of broadcast terms: sums over the entries that share a term.
+// Computes the gradient of a broadcast bias (dterms), by summing over the batch entries and heads that share an
+// element.
 #pragma once
 
 #include "../common/args.cuh"
@@ -7,7 +8,8 @@
 
 namespace attend {
 
-// The full indices that one index of a dimension of dterms covers: itself, or all if the terms are broadcast along it.
+// The batch entries or heads that share one index of dterms. This is one index, or all of them if the bias is broadcast
+// along the dimension.
 struct BroadcastRange {
   uint32 begin;
   uint32 end;
@@ -17,8 +19,8 @@ struct BroadcastRange {
   }
 };
 
-// Computes dterms from the sums over rows of each query head (BackwardOptionArgs::dterms_sums), always in the same
-// order. Grid: runs of kThreads keys of every batch entry and head of dterms.
+// Computes dterms from sums over the rows of each query head (BackwardOptionArgs::dterms_sums), in a fixed order. The
+// grid has one block for each run of kThreads keys of every batch entry and head of dterms.
 template <class Config>
 __device__ void dterms_reduce(const BackwardOptionArgs& args) {
   using Element = DtermsElementOf<Config>;

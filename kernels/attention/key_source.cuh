@@ -1,9 +1,10 @@
-// The place of one sequence's keys in k, v and their gradients. Only this file turns a key of a sequence into an
-// address: in 64 bits, on the host and on the device.
+// Places of a sequence's keys in k, v and their gradients. Only this file turns a key of a sequence into an address. It
+// computes in 64 bits, on the host and on the device.
 //
-//   dense    rows 0, 1, ... of the sequence's batch entry
-//   packed   rows begin, begin + 1, ... of batch entry 0, which holds all sequences one after another
-//   paged    pages of page_size keys. A page is a batch entry of the tensor; a table lists the pages of a sequence
+// - Dense keys are the rows 0, 1, ... of the sequence's batch entry.
+// - Packed keys are the rows begin, begin + 1, ... of batch entry 0, which contains all sequences one after another.
+// - Paged keys lie in pages of page_size keys. A page is a batch entry of the tensor. A table lists the pages of a
+//   sequence.
 #pragma once
 
 #include "../common/args.cuh"
@@ -11,33 +12,33 @@
 
 namespace attend {
 
-// The batch entry and the row of a tensor (batch, heads, rows, head_dim): coordinates of a TMA instruction.
+// Batch entry and row in a tensor (batch, heads, rows, head_dim). A TMA instruction uses these two coordinates.
 struct RowPlace {
   int64 batch;
   int64 row;
 };
 
-// Dense or packed keys.
+// Places of dense or packed keys.
 struct KeySource {
   uint32 batch;
-  int64 begin;   // dense: 0
-  int64 length;  // keys of the sequence
+  int64 begin;   // first row of the sequence, 0 if keys are dense
+  int64 length;  // number of keys of the sequence
 
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr RowPlace place(int64 key) const { return {batch, begin + key}; }
 
-  // Returns the offset from the tensor's first element, in elements.
+  // Returns the offset of a key from the tensor's first element, in elements.
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr int64 offset(const TensorStrides& stride, uint32 head, int64 key) const {
     return stride.offset(batch, head, begin + key);
   }
 
-  // Returns the number of keys from `key` on that lie one row stride apart.
+  // Returns how many keys, beginning with `key`, lie at a distance of one row stride from each other.
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr int64 run(int64 key) const { return length - key; }
 };
 
-// Paged keys. Sequences may share pages. Table entries after the last key are never read.
+// Places of paged keys. Sequences may share pages. Table entries behind the page of the last key are never read.
 struct PagedKeySource {
-  const int* pages;  // the sequence's pages: pages[n] holds the keys from n * page_size on
-  int page_size;     // keys, a power of two
+  const int* pages;  // the sequence's pages. pages[n] has the keys from n * page_size on
+  int page_size;     // number of keys in a page, a power of two
   int64 length;
 
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr RowPlace place(int64 key) const {

@@ -1,19 +1,20 @@
-// An online softmax whose maxima may lag behind, so that earlier sums are seldom rescaled.
+// An online softmax whose m may be less than the row maximum, so that earlier sums are seldom rescaled.
 //
-// The number subtracted from a row's scores need not be their maximum, if l and o are relative to the same m
+// The number m that is subtracted from a row's scores need not be their maximum, if l and o are relative to the same m
 // (online_softmax.cuh). So m stays unchanged until a score exceeds it by more than kMaxLag.
-// Source: FlashAttention-4 (2025)
+// Source: FlashAttention-4 (2025).
 #pragma once
 
 #include "online_softmax.cuh"
 
 namespace attend {
 
-// In powers of two: p stays below 2^8, where its relative rounding error is the same as below 1.
+// Largest power of two by which a score may exceed m. p stays below 2^8, where its relative rounding error is the same
+// as below 1.
 constexpr float kMaxLag = 8.0f;
 
-// Raises m, and rescales l and o, of all rows of a warp, if the scores of any row have outgrown its m. Rows: 16 rows,
-// with the members s, o and softmax. All lanes of the warp take part.
+// Raises m of all rows of a warp, and rescales l and o, if the scores of any row exceed its m by more than kMaxLag.
+// Rows stands for 16 rows, and has the members s, o and softmax. All lanes of the warp must call it.
 template <int kTiles, class Rows>
 __device__ __forceinline__ void raise_maxima(Rows (&tile)[kTiles], float scale_log2) {
   float tile_max[kTiles][kRowsOfThread];

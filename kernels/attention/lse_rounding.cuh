@@ -1,10 +1,12 @@
-// Sums exp(s - lse) over a row, if lse is so large that its rounding matters. With an exact lse the sum would be 1.
+// Sums exp(s - lse) over the keys of a row, if lse is so large that its rounding matters. With an exact lse the sum
+// would be 1.
 //
-// With a bias below -1e9 on all n keys of a row, lse is a multiple of 64. Then log n is lost in lse's rounding, and p =
-// exp(s - lse) and all gradients would be n times too large. Such rows are rare, and are known before the main backward
-// kernel. So the kernel that prepares it sums these rows again. Config::kHasLseRounding enables this for problems with
-// a bias, ALiBi or a custom score function. Without them the products are rounded as coarsely as lse. It is off for
-// parts of a larger problem, which do not have all keys of a row.
+// For example, if a bias below -1e9 is added to all n keys of a row, float32 rounds lse to a multiple of 64. Then log n
+// is lost in the rounding of lse, and p = exp(s - lse) and all gradients would be n times too large. Such rows are
+// rare, and are known before the main backward kernel runs. So the kernel that prepares the backward pass computes the
+// sums of these rows again. Config::kHasLseRounding enables this for problems with a bias, ALiBi or a custom score
+// function. Without these modifications, products as large as such an lse are rounded as coarsely as lse. The constant
+// is false for parts of a larger problem, because such a part does not have all keys of a row.
 #pragma once
 
 #include "../common/args.cuh"
@@ -19,12 +21,12 @@
 
 namespace attend {
 
-// The largest |scale q.k| among the keys that contribute to the sum, and the sum of exp(s - lse).
+// Largest |scale q.k| among the keys that contribute to the sum, and the sum of exp(s - lse).
 struct LseSum {
   float product, sum;
 };
 
-// Returns the sums of one row over a lane's share of its keys.
+// Returns the LseSum of one row over a lane's share of the keys.
 template <class Config, int kLanes>
 [[nodiscard]] __device__ __forceinline__ LseSum lse_sum(const BackwardArgs& base, const OptionArgs& options,
                                                         const SequenceSpan& span, uint32 sequence, uint32 head,
@@ -71,19 +73,23 @@ template <class Config, int kLanes>
   return result;
 }
 
-// Returns log2 of sum_j exp(s_j - lse) of a row, including the logit of its head (row_end.cuh). Returns 0 in three
-// cases: lse is not coarse; the row contributes to no gradient; or the sum is farther from 1 than lse's rounding
-// explains, because lse covers other keys too. kLanes lanes share a row, and all lanes of the warp must call it. A row
-// beyond the sequence has no key.
+// Returns log2 of the sum of exp(s - lse) over a row, including the logit of its head (row_end.cuh). The result is 0 in
+// three cases:
+// - lse is not coarse.
+// - The row contributes to no gradient.
+// - The sum differs from 1 by more than the rounding of lse explains, because lse covers other keys too.
 //
-// Tensor core products (kFusesScores) are summed in a different order, and their sums are truncated, which base.scale
-// compensates. The result is also 0 if this difference explains the sum.
+// kLanes lanes share a row, and all lanes of the warp must call it. A row beyond the sequence has no key.
+//
+// If kFusesScores is set, tensor cores have added the products in a different order and truncated the sums, which
+// base.scale compensates. The result is also 0 if this difference explains why the sum differs from 1.
 template <class Config, int kLanes>
 [[nodiscard]] __device__ __forceinline__ float lse_log2_sum(const BackwardArgs& base, const OptionArgs& options,
                                                             const SequenceSpan& span, uint32 sequence, uint32 head,
                                                             int64 row, float lse) {
   using Element = ElementOf<Config>;
-  constexpr float kProductError = Config::kFusesScores ? 0x1p-22f * (1 + Config::kHeadDim / 64) : 0.0f;  // relative
+  // Relative error of a product.
+  constexpr float kProductError = Config::kFusesScores ? 0x1p-22f * (1 + Config::kHeadDim / 64) : 0.0f;
   const bool exists = row < span.seqlen_q && is_coarse(lse);
   if (!__any_sync(kAllLanes, exists)) return 0.0f;
   float largest_gradient = 0.0f;

@@ -1,4 +1,4 @@
-// Maps the mask of a kernel's Config to its window. Only this file defines the mapping.
+// Maps the mask type of a kernel's Config to a WindowMask. Only this file defines the mapping.
 #pragma once
 
 #include "../common/config_enums.cuh"
@@ -7,7 +7,7 @@
 
 namespace attend {
 
-// window_left, window_right: the caller's values. Only MaskKind::kWindow reads them.
+// Returns the WindowMask. window_left and window_right are the caller's values, which only MaskKind::kWindow reads.
 template <class Config>
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr WindowMask window_of(int64 seqlen_q, int64 seqlen_k,
                                                                 int64 window_left = kOpenWindow,

@@ -1,20 +1,21 @@
-// Merges a row's attention over some keys with that over others, by their log-sum-exp.
+// Merges a row's attention over some keys with the row's attention over other keys, given the lse of each.
 //
 //   lse = log(exp(before) + exp(part)),   o = exp(before - lse) o_before + exp(part - lse) o_part
 //
-// The weights add up to 1 even if lse is rounded. So o does not drift with the number of parts.
-// Source: Milakov & Gimelshein, Online normalizer calculation for softmax (2018), section 3.1
+// The weights add up to 1 even if lse is rounded. So o does not drift as more parts are merged.
+// Source: Milakov & Gimelshein, Online normalizer calculation for softmax (2018), section 3.1.
 #pragma once
 
 #include "../common/numbers.cuh"
 
 namespace attend {
 
-// The merged lse, and the weights of both parts. A part with lse = -inf saw no key, and has weight 0. NaN gives NaN.
+// The merged lse, and the weights of the two parts. A part with lse = -inf saw no key, and its weight is 0. A NaN makes
+// the result NaN.
 struct MergedLse {
   float lse;
-  float before;  // weight of the result so far, whose o may be undefined if its lse is -inf
-  float part;    // weight of the part that is merged into it
+  float before;  // weight of the result of earlier parts, whose o may be undefined if its lse is -inf
+  float part;    // weight of the part that is merged into this result
 };
 
 [[nodiscard]] ATTEND_HOST_DEVICE MergedLse merged(float before, float part) {

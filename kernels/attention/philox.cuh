@@ -1,9 +1,9 @@
-// Dropout decisions: Philox 4x32-10 as a pure function of (seed, offset, sequence, head, row, key).
+// Dropout decisions. Philox 4x32-10 is used as a pure function of (seed, offset, sequence, head, row, key).
 //
-// There is no state, so every backend and every tile size makes the same decisions.
+// The generator has no state, so every backend and every tile size makes the same decisions. Its inputs are
 //   counter = (key / 4, row, sequence * num_heads_q + head, low 32 bits of offset)
 //   key     = (low 32 bits of seed, high 32 bits of seed ^ high 32 bits of offset)
-// Word key % 4 of the result decides: the entry is kept if word >= dropout_threshold(p).
+// Word key % 4 of the result decides. The entry is kept if the word is at least dropout_threshold(p).
 // Source: Salmon, Moraes, Dror, Shaw, Parallel random numbers: as easy as 1, 2, 3 (SC 2011), section 3.3 and table 2.
 #pragma once
 
@@ -21,7 +21,7 @@ struct PhiloxWords {
   uint32 word[4];
 };
 
-// Applies round number `round` to the words. key0, key1: keys of the first round.
+// Applies round number `round` to the words. key0 and key1 are the keys of round 0.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr PhiloxWords philox_round(PhiloxWords counter, uint32 key0, uint32 key1,
                                                                     int round) {
   const uint64 product0 = static_cast<uint64>(kPhiloxMultiplier0) * counter.word[0];
@@ -37,13 +37,13 @@ struct PhiloxWords {
   return counter;
 }
 
-// Returns the threshold below which a word drops its entry: p * 2^32, rounded to nearest, 0 <= p < 1.
+// Returns the threshold below which a word drops its entry. This is p * 2^32, rounded to nearest, for 0 <= p < 1.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr uint32 dropout_threshold(double p) {
   const double scaled = p * 4294967296.0 + 0.5;
   return scaled >= 4294967295.0 ? 4294967295u : static_cast<uint32>(scaled);
 }
 
-// The dropout of one (sequence, head): which entries of its seqlen_q x seqlen_k matrix are kept.
+// Dropout of one (sequence, head). Decides which entries of its seqlen_q x seqlen_k matrix are kept.
 struct DropMask {
   uint32 key0;       // low 32 bits of seed
   uint32 key1;       // high 32 bits of seed ^ high 32 bits of offset
@@ -63,7 +63,7 @@ struct DropMask {
     stream = static_cast<uint32>(offset);
   }
 
-  // Returns the four words of keys 4 * key_quad .. 4 * key_quad + 3 in a row.
+  // Returns the four words that decide keys 4 * key_quad to 4 * key_quad + 3 of a row.
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr PhiloxWords words(int64 row, int64 key_quad) const {
     return philox_4x32_10({{static_cast<uint32>(key_quad), static_cast<uint32>(row), head, stream}}, key0, key1);
   }

@@ -1,9 +1,9 @@
-// The end of a query row: computes o and lse from the sums over the row's keys and, with kAddsToSum, a logit of the
-// head. The exponential of the logit is part of the row sum. The logit has no value, so it only makes o smaller.
+// Computes o and lse of a query row from the sums over its keys. If kAddsToSum is set, the head has a logit, whose
+// exponential is added to the row sum. No value belongs to the logit, so the logit only makes o smaller.
 //
-// The logit is merged like another part of the row (merge_rows.cuh), so it may have any magnitude.
-// Source: OpenAI, gpt-oss-120b and gpt-oss-20b model card (2025): a learned number of each head in the denominator of
-// the softmax; Miller, Attention is off by one (2023): the same with a logit of 0
+// The logit is merged like another part of the row's keys (merge_rows.cuh), so its magnitude is not limited.
+// Source: OpenAI, gpt-oss-120b and gpt-oss-20b model card (2025), which adds a learned number of each head to the
+// denominator of the softmax. Miller, Attention is off by one (2023), uses a logit of 0.
 #pragma once
 
 #include "../common/args.cuh"
@@ -30,11 +30,11 @@ namespace attend {
   return -kInfinity;
 }
 
-// The row end of one query head of one sequence.
+// Values with which the rows of one query head of one sequence end.
 template <class Config>
 struct RowEnd {
-  float kept;   // factor of entries of p that are not dropped
-  float logit;  // kAddsToSum; -inf adds nothing
+  float kept;   // factor by which entries of p that are not dropped are multiplied
+  float logit;  // the logit, used if kAddsToSum is set. -inf adds nothing
 
   [[nodiscard]] static __device__ __forceinline__ RowEnd of(const OptionArgs& options, uint32 sequence, uint32 head) {
     RowEnd end = {kept_scale<Config>(options), -kInfinity};
@@ -42,13 +42,13 @@ struct RowEnd {
     return end;
   }
 
-  // Returns the row's lse, given that of its keys, which is -inf if it sees none.
+  // Returns the row's lse, given the lse over its keys, which is -inf if the row sees no key.
   [[nodiscard]] __device__ __forceinline__ float lse(float of_keys) const {
     if constexpr (Score<Config>::kAddsToSum) return merged(of_keys, logit).lse;
     return of_keys;
   }
 
-  // Returns the factor that turns the sum of p v into o, with p relative to the row maximum. inverse_sum: 1 / sum p, or
+  // Returns the factor that turns the sum of p v into o. p is relative to the row maximum. inverse_sum is 1 / sum p, or
   // 0 if the row sees no key.
   [[nodiscard]] __device__ __forceinline__ float factor(float inverse_sum, float lse_of_keys) const {
     if constexpr (Score<Config>::kAddsToSum) return inverse_sum * kept * merged(lse_of_keys, logit).before;

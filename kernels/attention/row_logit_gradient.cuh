@@ -1,15 +1,15 @@
-// Gradient of the logit of a head, which is part of its rows' sums (row_end.cuh). The gradient of a score is
-// p (dp - <dout, o> + dlse), and dp is 0 because the logit has no value:
+// Computes the gradient of a head's logit, whose exponential is part of the row sums (row_end.cuh). The gradient of a
+// score is p (dp - <dout, o> + dlse). For the logit, dp is 0, because no value belongs to the logit. So
 //
 //   d logit = sum over rows of exp(logit - lse) (dlse - <dout, o>)
 //
-// Shapes   as in BackwardArgs; the logits (num_sequences, num_heads_q), or one row of them for all sequences
-// Supports every dtype, stride and length, packed sequences; all sums in float32, always in the same order
-// Work     row_logit_parts: a block has kBlockM rows of a head, and 8 threads share a row. row_logit_gradient: a block
-//          sums the parts of one entry of the gradient
-// Memory   reads dout and o once, which takes most of the time
-// Called   as the last two steps of a backward pass, if the caller requests the gradient:
-//          src/cuda/launch/row_logit_steps.hpp
+// Shapes:   as in BackwardArgs. The logits have the shape (num_sequences, num_heads_q), or one row for all sequences.
+// Supports: every dtype, stride and length, and packed sequences. All sums are float32, and are added in a fixed order.
+// Work:     In row_logit_parts, a block has kBlockM rows of a head, and 8 threads share a row. In row_logit_gradient, a
+//           block sums the partial results of one entry of the gradient.
+// Memory:   The kernel reads dout and o once, which takes most of the time.
+// Called:   by src/cuda/launch/row_logit_steps.hpp, as the last two steps of a backward pass, if the caller requests
+//           the gradient.
 #pragma once
 
 #include "../common/element.cuh"
@@ -21,22 +21,22 @@
 
 namespace attend {
 
-// Returns the sum over the block's threads, to every thread.
+// Returns the sum of `value` over the block's threads. Every thread gets the result.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ float block_sum(float value) {
   constexpr int kWarps = Config::kThreads / kWarpThreads;
   __shared__ float of_warps[kWarps];
   value = warp_sum(value);
   if (threadIdx.x % kWarpThreads == 0) of_warps[threadIdx.x / kWarpThreads] = value;
-  __syncthreads();  // waits until every warp's sum is written
+  __syncthreads();  // waits until every warp's sum is written; any thread may then read it
   float sum = 0.0f;
 #pragma unroll
   for (int warp = 0; warp < kWarps; ++warp) sum += of_warps[warp];
   return sum;
 }
 
-// Returns <dout, o> of a row over a lane's share of its columns. may_see_no_key: an o of 0 then contributes nothing,
-// even if dout is not finite.
+// Returns <dout, o> of a row over a lane's share of the columns. If may_see_no_key is set, columns with an o of 0
+// contribute nothing, even if dout is not finite.
 template <class Config, int kLanes>
 [[nodiscard]] __device__ __forceinline__ float share_of_delta(const BackwardArgs& base, const SequenceSpan& span,
                                                               uint32 head, int64 row, bool may_see_no_key) {
@@ -58,10 +58,11 @@ template <class Config, int kLanes>
   return sum;
 }
 
-// Computes the sum over a block's rows. Grid: tiles of kBlockM rows of every query head of every sequence.
+// Computes the part of the gradient that a block's rows contribute. The grid has one block for each tile of kBlockM
+// rows of every query head of every sequence.
 template <class Config>
 __device__ void row_logit_parts(const BackwardOptionArgs& args) {
-  constexpr int kLanes = 8;  // lanes that share a row
+  constexpr int kLanes = 8;  // number of lanes that share a row
   constexpr int kRowsAtOnce = Config::kThreads / kLanes;
   const BackwardArgs& base = args.base;
   const auto tiles = static_cast<uint32>(num_tiles(base.seqlen_q, Config::kBlockM));
@@ -84,7 +85,7 @@ __device__ void row_logit_parts(const BackwardOptionArgs& args) {
   if (threadIdx.x == 0) args.dlogits_parts[blockIdx.x] = sum;
 }
 
-// Sums the parts. Grid: the entries of the gradient.
+// Sums the partial results of row_logit_parts. The grid has one block for each entry of the gradient.
 template <class Config>
 __device__ void row_logit_gradient(const BackwardOptionArgs& args) {
   const BackwardArgs& base = args.base;

@@ -1,4 +1,4 @@
-// Data of a query row that is computed before the main backward kernel.
+// Data of a query row, which is computed before the main backward kernel runs.
 #pragma once
 
 #include "../common/args.cuh"
@@ -7,14 +7,14 @@
 namespace attend {
 
 struct SavedRow {
-  float lse;       // +inf for rows that see no key
+  float lse;       // +inf if the row sees no key
   float delta;     // rowsum(dout * o) - dlse
-  float log2_sum;  // kHasLseRounding: lse_log2_sum(), otherwise 0
+  float log2_sum;  // lse_log2_sum() if kHasLseRounding is set, otherwise 0
 };
 
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 
-// Returns the saved rows of one head of one sequence. Workspace: SavedRow (batch, num_heads_q, total_rows).
+// Returns the saved rows of one head of one sequence. The workspace holds SavedRow (batch, num_heads_q, total_rows).
 [[nodiscard]] __device__ __forceinline__ SavedRow* saved_rows(const BackwardOptionArgs& args, const SequenceSpan& span,
                                                               uint32 head) {
   return static_cast<SavedRow*>(args.base.workspace) +

@@ -1,4 +1,4 @@
-// The sequence of tiles that a block of a persistent kernel works on. Tiles have numbers. work.cuh maps a number to a
+// The sequence of tiles that a block of a persistent kernel computes. Tiles are numbered. work.cuh maps a number to a
 // tile of a head, and so determines the order in which tiles start.
 #pragma once
 
@@ -8,8 +8,8 @@
 
 namespace attend {
 
-// Returns the number of the block's next tile after tile `index`. counter: for kDynamic, a counter of the grid in
-// memory, 0 before each launch; otherwise it is not read.
+// Returns the number of the block's next tile after tile `index`. If the schedule is kDynamic, `counter` points to a
+// counter of the grid in memory, which must be 0 before each launch. Otherwise it is not read.
 template <Schedule kSchedule>
 [[nodiscard]] __device__ __forceinline__ uint32 next_index(uint32 index, uint32* counter) {
   if constexpr (kSchedule == Schedule::kDynamic) {
@@ -19,16 +19,17 @@ template <Schedule kSchedule>
   }
 }
 
-// The tiles of a block, for one warp; all lanes have the same tile.
+// The tiles of a block, as one warp sees them. All lanes have the same tile.
 template <Schedule kSchedule>
 class TileQueue {
  public:
   __device__ __forceinline__ TileQueue() : index_(blockIdx.x) {}
 
-  // Returns the number of the current tile. It may be beyond the last.
+  // Returns the number of the current tile. The number may lie beyond the last tile.
   [[nodiscard]] __device__ __forceinline__ uint32 index() const { return index_; }
 
-  // take() requests the next tile early; advance() moves to it. counter: see next_index().
+  // take() requests the number of the next tile early. advance() makes this tile the current one. See next_index() for
+  // `counter`.
   __device__ __forceinline__ void take(uint32* counter) {
     if (kSchedule == Schedule::kStatic || threadIdx.x % 32 == 0) next_ = next_index<kSchedule>(index_, counter);
   }

@@ -1,12 +1,13 @@
-// Operations of users' score and mask functions, under the names that printed code uses (src/expr/print.hpp).
+// Operations of users' score and mask functions, under the names that generated code uses (src/expr/print.hpp).
 //
-// Every operation has a result for all operands: src/expr/graph.hpp defines it. Float is float in kernels. On the host
-// it may be double. Results are then bit-identical to those of expr::Evaluator, which tests the printed code.
+// Every operation has a result for all operands, which src/expr/graph.hpp defines. In kernels the type Float is float.
+// On the host, Float may also be double. Results on the host are bit-identical to those of expr::Evaluator, which tests
+// the generated code.
 //
-// ATTEND_FAST_SCORE_MATH: some functions use one or two instructions of the special function unit. Their relative error
-// is 2^-20; that of logarithms and tanh is 2^-22 absolute. This is far below the rounding of 16-bit outputs. Quotients
-// that are representable in float are exact.
-// ATTEND_LONG_SEQUENCES: an index or a length may be 2^21 or more.
+// If ATTEND_FAST_SCORE_MATH is defined, some functions use one or two instructions of the special function unit. Their
+// relative error is 2^-20. Logarithms and tanh have an absolute error of 2^-22. These errors are far below the rounding
+// of 16-bit outputs. Quotients that are representable in float are exact.
+// If ATTEND_LONG_SEQUENCES is defined, an index or a length may be 2^21 or more.
 #pragma once
 
 #include "../common/numbers.cuh"
@@ -23,7 +24,8 @@ namespace score_math {
 
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 // Functions of the CUDA math API, which are accurate to a few units in the last place. Approximate instructions such as
-// ex2.approx are not. Long functions are called, not inlined, because a user's function may use thousands.
+// ex2.approx are less accurate. Long functions are called and not inlined, because a user's function may contain
+// thousands of calls.
 #define ATTEND_SCORE_FUNCTION(name, of_float) \
   ATTEND_HOST_DEVICE float name(float x) {    \
     return of_float(x);                       \
@@ -80,13 +82,13 @@ Float abs(Float x) {
 #endif
 
 #if defined(ATTEND_FAST_SCORE_MATH)
-// Multiplies the result by a correction for the rounding error of x log2(e).
+// Returns e^x. The result is multiplied by a correction for the rounding error of x log2(e).
 ATTEND_HOST_DEVICE float exp(float x) {
   constexpr float kRestOfLog2E = 1.925963e-8f, kNearlyInfinite = 200.0f;
   const float exponent = x * kLog2E;
   const float lost = multiply_add(x, kRestOfLog2E, multiply_add(x, kLog2E, -exponent));
   const float power = exp2_fast(exponent);
-  return fabsf(x) < kNearlyInfinite ? multiply_add(power, lost * kLn2, power) : power;  // a NaN comes from power
+  return fabsf(x) < kNearlyInfinite ? multiply_add(power, lost * kLn2, power) : power;  // `power` is NaN if x is NaN
 }
 ATTEND_HOST_DEVICE float exp2(float x) {
   return exp2_fast(x);
@@ -105,7 +107,7 @@ ATTEND_HOST_DEVICE float sqrt(float x) {
   asm("sqrt.approx.f32 %0, %1;" : "=f"(root) : "f"(x));
   return root;
 }
-// Returns r of tanh = 1 - 2 r. exponent: 2 log2(e) times the argument of tanh.
+// Returns r with tanh = 1 - 2 r. `exponent` is 2 log2(e) times the argument of tanh.
 ATTEND_HOST_DEVICE float reciprocal_of_tanh(float exponent) {
   return reciprocal_fast(exp2_fast(exponent) + 1.0f);
 }
@@ -114,7 +116,7 @@ ATTEND_HOST_DEVICE float tanh(float x) {
 }
 #endif
 
-// Returns a constant that float32 cannot represent exactly, rounded.
+// Returns a constant that float32 cannot represent exactly, rounded to Float.
 template <class Float>
 ATTEND_HOST_DEVICE Float rounded(double x) {
   return static_cast<Float>(x);
@@ -128,12 +130,12 @@ ATTEND_HOST_DEVICE Float not_a_number() {
   return infinity<Float>() - infinity<Float>();
 }
 
-// Clamps a subscript to an extent, which is at least 1.
+// Clamps a subscript to [0, extent). The extent is at least 1.
 ATTEND_HOST_DEVICE int within(int subscript, int64 extent) {
   return subscript <= 0 || extent < 1 ? 0 : subscript < extent ? subscript : static_cast<int>(extent - 1);
 }
 
-// Integers wrap. Signed overflow is undefined, so the arithmetic is unsigned.
+// Integer operations wrap around. Signed overflow is undefined behaviour, so the arithmetic is unsigned.
 ATTEND_HOST_DEVICE int wrapped(uint32 x) {
   return static_cast<int>(x);
 }
@@ -161,7 +163,7 @@ ATTEND_HOST_DEVICE int multiply(int a, int b) {
 }
 ATTEND_HOST_DEVICE int floor_divide(int a, int b) {
   if (b == 0) return 0;
-  if (b == -1) return negate(a);  // the quotient of the least integer would overflow
+  if (b == -1) return negate(a);  // the quotient of the smallest integer and -1 would overflow
   const int quotient = a / b;
   return quotient - ((a % b != 0 && (a < 0) != (b < 0)) ? 1 : 0);
 }
@@ -208,9 +210,9 @@ ATTEND_HOST_DEVICE Float multiply(Float a, Float b) {
   return a * b;
 }
 #if defined(ATTEND_FAST_SCORE_MATH)
-// Returns a / b, given an approximate reciprocal of b. Quotients that are representable in float are exact, because a
-// step function such as floor may follow. If infinities or zeros make the correction NaN, the result is the uncorrected
-// quotient.
+// Returns a / b, computed from an approximate reciprocal of b. Quotients that are representable in float are exact,
+// because a step function such as floor may be applied to the result. If infinities or zeros make the correction NaN,
+// the result is the uncorrected quotient.
 ATTEND_HOST_DEVICE float corrected_quotient(float a, float b, float reciprocal) {
   const float quotient = a * reciprocal;
   const float corrected = multiply_add(multiply_add(-quotient, b, a), reciprocal, quotient);
@@ -225,7 +227,7 @@ ATTEND_HOST_DEVICE Float divide(Float a, Float b) {
   return a / b;
 #endif
 }
-// tanh_of_quotient() returns tanh(a / b), soft_cap() cap times that. to_exponent: 2 log2(e) / b.
+// tanh_of_quotient() returns tanh(a / b). soft_cap() returns cap * tanh(a / b). `to_exponent` is 2 log2(e) / b.
 template <class Float>
 ATTEND_HOST_DEVICE Float tanh_of_quotient(Float a, Float b, [[maybe_unused]] Float to_exponent) {
 #if defined(ATTEND_FAST_SCORE_MATH)
@@ -250,7 +252,7 @@ template <class Float>
 ATTEND_HOST_DEVICE Float sigmoid(Float x) {
   return divide(Float(1), 1 + exp(-x));
 }
-// reciprocal: 1 / b, rounded.
+// Returns a / b. `reciprocal` is 1 / b, rounded.
 template <class Float>
 ATTEND_HOST_DEVICE Float divide_by(Float a, Float b, [[maybe_unused]] Float reciprocal) {
 #if defined(ATTEND_FAST_SCORE_MATH)
@@ -268,7 +270,7 @@ ATTEND_HOST_DEVICE Float floor_mod(Float a, Float b) {
   const Float rest = fmod(a, b);
   return rest != 0 && (rest < 0) != (b < 0) ? rest + b : rest;
 }
-// NaN if either operand is NaN.
+// The minimum and maximum are NaN if either operand is NaN.
 template <class Float>
 ATTEND_HOST_DEVICE Float least(Float a, Float b) {
   return a != a || b != b ? a + b : b < a ? b : a;
@@ -277,7 +279,7 @@ template <class Float>
 ATTEND_HOST_DEVICE Float greatest(Float a, Float b) {
   return a != a || b != b ? a + b : a < b ? b : a;
 }
-// Rounds towards zero, and saturates at the range of int; NaN becomes 0.
+// Rounds towards zero, and saturates at the range of int. NaN becomes 0.
 template <class Float>
 ATTEND_HOST_DEVICE int to_int(Float x) {
   if (!(x > Float(-2147483648.0))) return x != x ? 0 : -2147483647 - 1;
@@ -287,8 +289,8 @@ template <class Float>
 ATTEND_HOST_DEVICE Float to_float(int x) {
   return static_cast<Float>(x);
 }
-// Converts an integer up to 2^24. `sum` is the same number, computed with floats. It is used unless
-// ATTEND_LONG_SEQUENCES is defined, because a conversion for each score would cost more than the float additions.
+// Converts an integer of at most 2^24. `sum` is the same number, computed with floats. The function returns `sum`
+// unless ATTEND_LONG_SEQUENCES is defined, because a conversion for each score would cost more than float additions.
 template <class Float>
 ATTEND_HOST_DEVICE Float small_to_float([[maybe_unused]] int x, [[maybe_unused]] Float sum) {
 #if defined(ATTEND_LONG_SEQUENCES)
@@ -297,8 +299,8 @@ ATTEND_HOST_DEVICE Float small_to_float([[maybe_unused]] int x, [[maybe_unused]]
   return sum;
 #endif
 }
-// Converts a part of such a sum, below 2^22. The integer becomes the last bits of 1.5 * 2^23, which takes one integer
-// and one float addition.
+// Converts an integer below 2^22, which is a summand of the `sum` above. The integer becomes the last bits of 1.5 *
+// 2^23, which takes one integer addition and one float addition.
 template <class Float>
 ATTEND_HOST_DEVICE Float small_part(int x) {
 #if defined(__CUDA_ARCH__) && !defined(ATTEND_LONG_SEQUENCES)

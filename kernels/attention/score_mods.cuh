@@ -1,7 +1,8 @@
-// Score modifications: the steps between q.k and p. Each is described once, for host and device.
+// Score modifications are the steps between q.k and p. Each modification is described once, for host and device.
 //
-// Kernels do not query which modifications are on. They query Score<Config> for a trait, such as "adds a term that is
-// read from memory". So do the host's predicates. A new modification needs a row in traits_of() and a line in Score.
+// Kernels do not query which modifications are enabled. They query Score<Config> for a trait, for example whether a
+// term is read from memory and added. The host's predicates do the same. A new modification needs a row in traits_of()
+// and a line in Score.
 #pragma once
 
 #include "../common/args.cuh"
@@ -10,14 +11,14 @@
 
 namespace attend {
 
-// In the order in which they are applied.
+// The modifications, in the order in which they are applied.
 enum class ScoreMod { kSoftcap, kBias, kAlibi, kBoolMask, kDropout, kSinks };
 constexpr int kScoreMods = 6;
 
 struct ScoreModTraits {
-  bool transforms = false;         // s = f(scale q.k), with a derivative other than 1
-  bool adds_from_memory = false;   // adds a term that is read from memory for each row and key; it may be as low as
-                                   // -FLT_MAX
+  bool transforms = false;         // s = f(scale q.k), with a derivative that may differ from 1
+  bool adds_from_memory = false;   // adds a term that is read from memory for each row and key. The term may be as low
+                                   // as -FLT_MAX
   bool adds_by_position = false;   // adds a term computed from the positions of row and key
   bool masks_from_memory = false;  // reads from memory, for each row and key, whether the row sees the key
   bool drops = false;              // sets p to 0 at random, after the row sum is computed
@@ -34,17 +35,19 @@ struct ScoreModTraits {
 
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool adds() const { return adds_from_memory || adds_by_position; }
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool reads_memory() const { return adds_from_memory || masks_from_memory; }
-  // Returns whether an unmasked score is q.k times a constant factor.
+  // Returns whether every unmasked score is q.k times a constant factor.
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool keeps_products() const { return !transforms && !adds(); }
-  // Returns whether any score differs from the scaled product, or is masked by more than lengths and window.
+  // Returns whether some score differs from the scaled product, or is masked by something other than lengths and
+  // window.
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool changes_scores() const {
     return !keeps_products() || masks_from_memory;
   }
-  // Returns whether scores and p are those of unmodified attention. The row sum may still differ.
+  // Returns whether scores and p are those of unmodified attention. The row sum may still differ because of
+  // adds_to_sum.
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool changes_nothing() const { return !changes_scores() && !drops; }
 };
 
-// Traits as a number with one bit each, and back.
+// bits_of() packs traits into a number with one bit for each trait. traits_of_bits() unpacks them.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int bits_of(const ScoreModTraits& traits) {
   return traits.transforms | traits.adds_from_memory << 1 | traits.adds_by_position << 2 |
          traits.masks_from_memory << 3 | traits.drops << 4 | traits.adds_to_sum << 5;
@@ -53,7 +56,7 @@ struct ScoreModTraits {
   return {(bits & 1) != 0, (bits & 2) != 0, (bits & 4) != 0, (bits & 8) != 0, (bits & 16) != 0, (bits & 32) != 0};
 }
 
-// The traits that kernels support. A modification with any other trait is refused until the trait is added here.
+// The traits that kernels support. A modification with another trait is refused until the trait is added here.
 constexpr ScoreModTraits kKnownTraits = {.transforms = true,
                                          .adds_from_memory = true,
                                          .adds_by_position = true,
@@ -79,7 +82,7 @@ constexpr ScoreModTraits kKnownTraits = {.transforms = true,
   return {};
 }
 
-// Returns whether a modification has no traits except these.
+// Returns whether a modification has no traits other than `traits`.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool has_only(ScoreMod mod, const ScoreModTraits& traits) {
   return (bits_of(traits_of(mod)) & ~bits_of(traits)) == 0;
 }
@@ -88,22 +91,23 @@ constexpr ScoreModTraits kKnownTraits = {.transforms = true,
   return is_on ? traits_of(mod) : ScoreModTraits{};
 }
 
-// Returns whether a kernel's Config has a custom modification. Families that refuse custom modifications do not define
-// the constant.
+// Returns whether a kernel's Config has a custom score function. Kernel families that refuse custom score functions do
+// not define the constant.
 template <class Config>
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool has_custom_score() {
   if constexpr (requires { Config::kHasCustomScore; }) return Config::kHasCustomScore;
   return false;
 }
 
-// Returns the traits that a custom modification counts as in the choice of tiles. It needs as many registers as a term
-// by position. In the backward pass, if its derivative is not 1, it also needs those of a transform.
+// Returns the traits that stand for a custom score function in the choice of tiles. The function needs about as many
+// registers as a term computed from positions. If its derivative may differ from 1, the backward pass also needs the
+// registers of a transform.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr ScoreModTraits custom_tile_traits(bool has_slope) {
   return {.transforms = has_slope, .adds_by_position = true};
 }
 
-// The traits of all modifications that a kernel's Config enables. Custom modifications have separate names. Kernels
-// evaluate them together with the score rules, and are otherwise independent of them.
+// The traits of all modifications that a kernel's Config enables. Custom score functions are described by separate
+// constants. Kernels evaluate such functions together with the score rules, and are otherwise independent of them.
 template <class Config>
 struct Score {
   static constexpr ScoreModTraits kTraits =
@@ -133,7 +137,7 @@ struct Score {
 
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 
-// Returns the factor of entries of p that are not dropped.
+// Returns the factor by which entries of p that are not dropped are multiplied.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ float kept_scale(const OptionArgs& options) {
   return Score<Config>::kDrops ? options.dropout_scale : 1.0f;

@@ -1,13 +1,14 @@
-// The point at which a user's score function is evaluated, and the sets of pairs that share its gradients.
+// The point at which a user's score function is evaluated, and the sets of pairs that share their gradients.
 #pragma once
 
 #include "../common/portable.cuh"
 
 namespace attend {
 
-// Rows and keys are counted from the sequence's first. batch: number of the sequence; head: of q. row_number and
-// key_number are row and key as floats, exact below 2^21; each costs one float addition. row - key is distance_base +
-// distance_step. A term that is the same for all scores of a tile is added to the base.
+// Inputs of a score function. Rows and keys are counted from the begin of the sequence. `batch` is the number of the
+// sequence, and `head` the query head. row_number and key_number are the row and the key as floats, exact below 2^21.
+// Each takes one float addition. row - key is distance_base + distance_step. A summand that is the same for all scores
+// of a tile is part of distance_base.
 template <class Float>
 struct ScorePoint {
   Float score;
@@ -16,8 +17,8 @@ struct ScorePoint {
   Float row_number, key_number, distance_base, distance_step;
 };
 
-// Pairs that read the same elements of captures, with the same derivatives: those of a row, of a key, or of a distance.
-// kPair: each pair is separate.
+// Sets of pairs that read the same elements of captured tensors with the same derivatives. Such pairs share a row, a
+// key or a distance. kPair means that each pair is a separate set.
 enum class GradientLines { kRow, kKey, kDistance, kPair };
 
 }  // namespace attend

@@ -1,5 +1,6 @@
-// Score modifications: the options of one query head and, derived from them, those of one tile of its scores. The rules
-// are independent of the register layout of scores; grid_scores.cuh and accumulator_scores.cuh apply them.
+// Score modifications as rules. ScoreRules holds the options of one query head, and TileRules those of one tile of its
+// scores. The rules are independent of the register layout of scores. grid_scores.cuh and accumulator_scores.cuh apply
+// them.
 //
 //   const auto rules = ScoreRules<Config>::make(args.options, args.base.scale, span, sequence, head, num_heads_q);
 //   const auto tile = rules.tile(first_row, first_key);
@@ -25,50 +26,52 @@
 namespace attend {
 
 // Multiplies a gradient by a derivative, or by a number that has the derivative as a factor. A gradient of 0 stays 0,
-// because the derivative of a custom function may be infinite.
+// because the derivative of a custom score function may be infinite.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ float times_slope(float gradient, float slope) {
   if constexpr (!Score<Config>::kIsCustomWithSlope) return gradient * slope;
   return gradient == 0.0f ? 0.0f : gradient * slope;
 }
 
-// Score<Config>::kIsCustom: inputs of the custom function, in addition to the positions of row and key.
+// Inputs of the custom score function, in addition to the positions of row and key. Used if Score<Config>::kIsCustom is
+// set.
 struct CustomScorePlace {
   const CapturedTensor* captured;
   int sequence, head;
   int seqlen_q, seqlen_k;
-  CustomScoreCode::Held held;  // TileRules::hold()
+  CustomScoreCode::Held held;  // elements that TileRules::hold() has read
 };
 
-// A place in a tile at which the custom function is evaluated. row and key are the thread's place; rows_on and keys_on
-// are compile-time distances from it.
+// A place in a tile at which the custom score function is evaluated. `row` and `key` are the thread's position in the
+// tile. `rows_on` and `keys_on` are compile-time distances from it.
 struct CustomScoreOffset {
   int row, rows_on;
   int key, keys_on;
 };
 
-// The rules for one tile of scores. Rows and keys count from the tile's first.
+// The rules for one tile of scores. Rows and keys are counted from the first row and key of the tile.
 template <class Config>
 struct TileRules {
   TileView view;
   float scale;
-  ScoreTransform transform;                               // kTransforms
-  float slope;                                            // kAddsByPosition
-  float distance_shift;                                   // kIsPart: OptionArgs
-  const typename TermsElementOf<Config>::Storage* terms;  // address at the tile's first row and key
-  const unsigned char* mask;                              // address at the tile's first row and key
-  bool in_pairs;  // keys 2 n and 2 n + 1 of the enabled terms and mask are aligned to be loaded together
+  ScoreTransform transform;                               // used if kTransforms is set
+  float slope;                                            // ALiBi slope, used if kAddsByPosition is set
+  float distance_shift;                                   // OptionArgs::alibi_shift, used if kIsPart is set
+  const typename TermsElementOf<Config>::Storage* terms;  // address of the bias at the tile's first row and key
+  const unsigned char* mask;                              // address of the boolean mask at the tile's first row and key
+  bool in_pairs;  // whether the elements of keys 2 n and 2 n + 1 in bias and mask are aligned so that one load can read
+                  // them
   int64 terms_row_stride;
   int64 mask_row_stride;
   DropMask drop_mask;
-  int64 first_row;  // first row as drop_mask and the custom function count it. kIsPart: in the larger problem, whose
-                    // rows are position_step apart
-  int64 first_key;
-  uint32 position_step;  // kIsPart
+  int64 first_row;  // number of the tile's first row, for drop_mask and the custom score function. If kIsPart is set,
+                    // rows are numbered in the larger problem, where the rows of this problem are position_step apart
+  int64 first_key;  // number of the tile's first key, for drop_mask and the custom score function
+  uint32 position_step;  // distance of neighbouring rows in the larger problem, if kIsPart is set
   CustomScorePlace place;
   BlockMap<Config> map;
 
-  // Returns the custom function's inputs for a score.
+  // Returns the inputs of the custom score function for a score.
   [[nodiscard]] __device__ __forceinline__ ScorePoint<float> custom_point(float score,
                                                                           const CustomScoreOffset& in_tile) const {
     const int row = static_cast<int>(first_row) + in_tile.row, key = static_cast<int>(first_key) + in_tile.key;
@@ -85,8 +88,8 @@ struct TileRules {
             static_cast<float>(in_tile.rows_on - in_tile.keys_on)};
   }
 
-  // Returns whether the function reads the same elements for all pairs of kRows rows and kKeys keys from the tile's
-  // first. If so, it reads those elements, for use by custom_score<kWithSlope, true>.
+  // Returns whether the custom score function reads the same elements for all pairs of the tile's first kRows rows and
+  // kKeys keys. If so, it reads those elements, for use by custom_score<kWithSlope, true>.
   template <int kRows, int kKeys>
   [[nodiscard]] __device__ __forceinline__ bool hold() {
     if constexpr (!CustomScoreCode::kHolds) return false;
@@ -98,7 +101,7 @@ struct TileRules {
     return true;
   }
 
-  // Returns the custom function of a score. slope: receives the derivative if kWithSlope.
+  // Returns the custom score function's value for a score. `slope` receives the derivative if kWithSlope is set.
   template <bool kWithSlope, bool kHeld = false>
   [[nodiscard]] __device__ __forceinline__ float custom_score(float score, const CustomScoreOffset& in_tile,
                                                               float& slope) const {
@@ -112,30 +115,32 @@ struct TileRules {
       value = kHeld ? CustomScoreCode::held_value(at, place.captured, place.held)
                     : CustomScoreCode::value(at, place.captured);
     }
-    // A hidden score stays hidden.
+    // A hidden score stays hidden
     if constexpr (Score<Config>::kAddsFromMemory) return score == -kInfinity ? score : value;
     return value;
   }
 
-  // Returns the distance that the slope multiplies: i + off - j, with a sign.
+  // Returns the signed distance i + off - j of a row i and key j, whose absolute value is multiplied by the ALiBi
+  // slope. off is seqlen_k - seqlen_q.
   [[nodiscard]] __device__ __forceinline__ float distance(int row, int key) const {
     const auto distance = static_cast<float>(view.diagonal + row - key);
     if constexpr (Config::kIsPart) return distance + distance_shift;
     return distance;
   }
 
-  // Returns whether every row of the tile sees every key of it, by lengths, window and block map.
+  // Returns whether every row of the tile sees every key of the tile, according to lengths, window and block map.
   template <int kRowsOfTile, int kKeysOfTile>
   [[nodiscard]] __device__ __forceinline__ bool all_visible() const {
     return view.template all_visible<kRowsOfTile, kKeysOfTile>() &&
            map.template sees_all<kRowsOfTile, kKeysOfTile>(first_row, first_key);
   }
 
-  // Returns the score before the custom function and before masks. slope_out: d score / d (scale q.k), if kTransforms.
+  // Returns the score before the custom score function and masks are applied. `slope_out` receives d score / d (scale
+  // q.k) if kTransforms is set.
   template <bool kAllVisible>
   [[nodiscard]] __device__ __forceinline__ float own_score(float product, int row, int key, float& slope_out) const {
-    float score = __fmul_rn(product, scale);  // prevents a fused multiply-add with the later subtraction of lse: the
-                                              // product is rounded as lse's was
+    float score = __fmul_rn(product, scale);  // __fmul_rn prevents a fused multiply-add with the later subtraction of
+                                              // lse. The product is then rounded as it was when lse was computed
     if constexpr (Score<Config>::kTransforms) {
       score = transform.template score<Config>(score, slope_out);
     }
@@ -151,8 +156,8 @@ struct TileRules {
     return score;
   }
 
-  // Returns the score of a row and key from their q.k. slope_out: d score / d (scale q.k), if kHasSlopes. kOfTerms: d
-  // score / d (the term from memory).
+  // Returns the score of a row and key, computed from q.k. `slope_out` receives d score / d (scale q.k) if kHasSlopes
+  // is set. If kOfTerms is set, it receives d score / d bias instead.
   template <bool kAllVisible, bool kOfTerms = false>
   [[nodiscard]] __device__ __forceinline__ float score(float product, int row, int key, float& slope_out) const {
     const bool exists = kAllVisible || (row < view.rows_left && key < view.keys_left);
@@ -171,8 +176,8 @@ struct TileRules {
     return score;
   }
 
-  // Returns the value of score<true>() with the rounding of tensor core kernels (accumulator_scores.cuh), without the
-  // window. Under a causal mask the last bit of ALiBi may differ from theirs.
+  // Returns the value of score<true>() with the rounding of tensor core kernels (accumulator_scores.cuh). The window is
+  // not applied. Under a causal mask, the last bit of the ALiBi term may differ from those kernels.
   [[nodiscard]] __device__ __forceinline__ float fused_score(float product, int row, int key) const {
     float addend = 0.0f;
     if constexpr (Score<Config>::kAddsFromMemory)
@@ -192,7 +197,7 @@ struct TileRules {
   }
 };
 
-// The rules for one query head of one sequence.
+// The rules for one query head of one sequence. TileRules describes the members of the same names.
 template <class Config>
 struct ScoreRules {
   float scale;
@@ -296,8 +301,8 @@ struct ScoreRules {
   }
 
  private:
-  // Reads the numbers again for each tile. Kept through a tile's products, they would occupy registers that the
-  // products need.
+  // Reads the numbers again for each tile. If they were kept during a tile's products, they would occupy registers that
+  // the products need.
   [[nodiscard]] static __device__ __forceinline__ uint64 read_anew(const uint64* from) {
     uint64 number;
     asm volatile("ld.global.u64 %0, [%1];" : "=l"(number) : "l"(from));

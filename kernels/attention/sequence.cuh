@@ -1,4 +1,4 @@
-// The place of a block's sequence in the tensors: a batch entry, or a part of packed tokens.
+// Place of a block's sequence in the tensors. This is a batch entry, or a range of packed tokens.
 #pragma once
 
 #include "../common/args.cuh"
@@ -14,7 +14,7 @@ struct SequenceSpan {
   int64 seqlen_q;
   int64 seqlen_k;
 
-  // Returns the offset of a query row, in elements, in a tensor with these strides.
+  // Returns the offset of a query row in a tensor with the given strides, in elements.
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr int64 query_offset(const TensorStrides& stride, uint32 head,
                                                                 int64 row) const {
     return stride.offset(batch, head, q_begin + row);
@@ -23,8 +23,9 @@ struct SequenceSpan {
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr KeySource keys() const { return {batch, k_begin, seqlen_k}; }
 };
 
-// Tokens of one packed sequence, from cu_seqlens. That array lies on the device, and the host has not checked it. So
-// the range is clamped to the tensor, and to the longest sequence, which determines grids and workspaces.
+// Range of tokens of one packed sequence, read from cu_seqlens. That array lies on the device, and the host has not
+// checked it. So the range is clamped to the tensor. Its length is clamped to that of the longest sequence, which
+// determines grids and workspaces.
 struct PackedTokens {
   int64 begin;
   int64 length;
@@ -38,7 +39,7 @@ struct PackedTokens {
   }
 };
 
-// BaseArgs: ForwardArgs or BackwardArgs.
+// Returns the span of sequence number `sequence`. BaseArgs is ForwardArgs or BackwardArgs.
 template <class Config, class BaseArgs>
 [[nodiscard]] ATTEND_HOST_DEVICE SequenceSpan sequence_span(const BaseArgs& base, const OptionArgs& options,
                                                             uint32 sequence) {

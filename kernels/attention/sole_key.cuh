@@ -1,9 +1,9 @@
-// Computes <dout, o> of a query row that sees only one key, without o's rounding.
+// Computes <dout, o> of a query row that sees only one key, without the rounding error of o.
 //
-// For such a row p = 1, o is the key's v, and <dout, o> equals dp. So ds = p (dp - <dout, o>) must be 0. With an o
-// rounded to 16 bits a difference of about its last bit remains, which dropout's 1 / (1 - p) enlarges. Rows that see
-// more keys do not need this. Their gradients are large compared with the effect of o's rounding, which is no larger
-// than that of rounding p and ds.
+// For such a row, p = 1, o is the value of its key, and <dout, o> equals dp. So ds = p (dp - <dout, o>) must be 0. If o
+// is rounded to 16 bits, a difference of about its last bit remains, which is enlarged by dropout's factor 1 / (1 - p).
+// Rows that see more keys need no correction, because the rounding of o affects their gradients no more than the
+// rounding of p and ds.
 #pragma once
 
 #include "../common/args.cuh"
@@ -14,9 +14,9 @@
 
 namespace attend {
 
-// Returns the exact value that from_o, the sum with the rounded o, approximates. kLanes lanes share a row, and all
-// lanes of the warp must call it. A row beyond the sequence has no key. If the two values differ by more than o's
-// rounding explains, o covers other keys too, for example keys on other devices. The function then returns from_o.
+// Returns the exact value of <dout, o>, which from_o approximates with the rounded o. kLanes lanes share a row, and all
+// lanes of the warp must call it. A row beyond the sequence has no key. If the two values differ by more than the
+// rounding of o explains, o covers other keys too, for example keys on other devices. The function then returns from_o.
 template <class Config, int kLanes>
 [[nodiscard]] __device__ __forceinline__ float sole_key_delta(const BackwardArgs& base, const OptionArgs& options,
                                                               const SequenceSpan& span, uint32 sequence, uint32 head,

@@ -1,4 +1,5 @@
-// The terms: numbers read from memory for each row and key, and added to scores. dterms: their gradient.
+// The terms are the bias: numbers that are read from memory for each row and key, and added to scores. dterms is the
+// gradient of the terms.
 #pragma once
 
 #include "../common/args.cuh"
@@ -15,7 +16,7 @@ using TermsElementOf = typename ElementTraits<kTermsElement<Config>>::Type;
 template <class Config>
 using DtermsElementOf = typename ElementTraits<Config::kDbiasElement>::Type;
 
-// Strides in elements; 0 in dimensions along which the terms are broadcast.
+// Returns the strides of the terms, in elements. They are 0 in dimensions along which the terms are broadcast.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr const TensorStrides& terms_stride(const OptionArgs& options) {
   return options.bias_stride;
 }

@@ -1,4 +1,4 @@
-// The visible scores of a tile by the positions of rows and keys: lengths and window, counted from the tile's first.
+// The scores of a tile that the lengths and the window leave visible.
 #pragma once
 
 #include "../common/config_enums.cuh"
@@ -7,12 +7,12 @@
 
 namespace attend {
 
-// The part of a key tile that a row sees. Rows and keys are counted from the tile's first.
+// The part of a key tile that the rows of a tile see. Rows and keys are counted from the first row and key of the tile.
 struct TileView {
-  int diagonal;   // i + off - j of the first row and key
-  int rows_left;  // existing rows; the rest of the tile lies beyond the sequence
+  int diagonal;   // i + off - j of the tile's first row i and first key j, with off = seqlen_k - seqlen_q
+  int rows_left;  // number of rows from the tile's first row to the end of the sequence
   int keys_left;
-  int first_seen;  // a row sees keys with first_seen <= key - row < end_seen
+  int first_seen;  // a row sees the keys with first_seen <= key - row < end_seen
   int end_seen;
 
   [[nodiscard]] static ATTEND_HOST_DEVICE constexpr TileView of(const WindowMask& window, int64 first_row,
@@ -24,14 +24,14 @@ struct TileView {
             clamped_to_tile(window.window_right < 0 ? kFar : diagonal + window.window_right + 1)};
   }
 
-  // Returns whether every row of the tile sees every key of it, by lengths and window.
+  // Returns whether every row of the tile sees every key of the tile, according to lengths and window.
   template <int kRowsOfTile, int kKeysOfTile>
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool all_visible() const {
     return rows_left >= kRowsOfTile && keys_left >= kKeysOfTile && first_seen <= 1 - kRowsOfTile &&
            end_seen >= kKeysOfTile;
   }
 
-  // Returns whether a row sees the key `distance` after it in the tile, by the window.
+  // Returns whether a row sees the key that lies `distance` keys behind it in the tile, according to the window.
   template <MaskKind kMask>
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool in_window(int distance) const {
     return (kMask == MaskKind::kFull || distance < end_seen) && (kMask != MaskKind::kWindow || distance >= first_seen);

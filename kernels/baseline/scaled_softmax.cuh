@@ -1,13 +1,15 @@
-// The softmax between two batched products: p = softmax(scale s) of rows of scores in memory, and
-// ds = scale p (dp - <p, dp>).
+// The softmax between two batched products. Computes p = softmax(scale s) for rows of scores in memory, and ds = scale
+// p (dp - <p, dp>).
 //
-// Shapes   s, p, dp, ds (matrices, seqlen_q, seqlen_k), dense, 16-bit; dp and ds may be the same memory. seqlen_k is a
-//          multiple of 8, at most kSeqlenK; every address is a multiple of 16 bytes. A row that sees no key gets p = 0
-// What     the middle step of attention with S and P in memory, fused as in Megatron-LM: scale, causal mask and softmax
-//          read the scores once and write them once. A warp has a row, or a block has it if the row is long. Its
-//          elements stay in registers meanwhile
-// Who      the measuring tools, by src/baseline/scaled_softmax.cpp: a baseline, not a backend
-// Source   Shoeybi et al., Megatron-LM (2019); the idea of its fused kernels, none of their code
+// Shapes:   s, p, dp and ds have the shape (matrices, seqlen_q, seqlen_k). They are contiguous and have 16-bit
+//           elements. dp and ds may be the same memory. seqlen_k is a multiple of 8, and at most kSeqlenK. Every
+//           address is a multiple of 16 bytes. A row that sees no key gets p = 0.
+// Work:     This is the middle step of attention with S and P in memory. As in Megatron-LM, scale, causal mask and
+//           softmax are fused, so they read the scores once and write them once. A warp has a row, or a block has it if
+//           the row is long. The elements of a row stay in registers.
+// Called:   by src/baseline/scaled_softmax.cpp for the measuring tools. The kernel is a baseline for comparison, and
+//           not a backend.
+// Source:   Shoeybi et al., Megatron-LM (2019), for the idea of fused kernels. No code is copied.
 #pragma once
 
 #include "../common/element.cuh"
@@ -31,12 +33,12 @@ struct SoftmaxRow {
 
   float x[kVectors][kVector];
 
-  // Returns the first element of a thread's vector i.
+  // Returns the number of the first element of the thread's vector i.
   static __device__ __forceinline__ int begin(int i) {
     return (i * kThreads + static_cast<int>(threadIdx.x) % kThreads) * kVector;
   }
 
-  // Loads the row. Elements from `visible` on become `hidden`, and vectors that have only such elements are not read.
+  // Loads the row. Elements from `visible` on become `hidden`. Vectors that have only such elements are not read.
   __device__ __forceinline__ void load(const void* row, int64 visible, float hidden) {
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
@@ -71,15 +73,15 @@ struct SoftmaxRow {
     }
   }
 
-  // Reduces over all threads of the row, each of which gets the result.
+  // Reduces a value over all threads of the row. Each thread gets the result.
   template <bool kMax>
   static __device__ __forceinline__ float reduce(float value) {
     value = kMax ? warp_max(value) : warp_sum(value);
     if constexpr (kWarps > 1) {
       __shared__ float of_warp[kWarps];
-      __syncthreads();  // waits until the previous reduction has been read; of_warp may then be overwritten
+      __syncthreads();  // waits until the result of the previous call has been read; of_warp may then be overwritten
       if (threadIdx.x % kWarpThreads == 0) of_warp[threadIdx.x / kWarpThreads] = value;
-      __syncthreads();  // waits until every warp's value is written
+      __syncthreads();  // waits until every warp's value is written; any thread may then read it
       value = of_warp[0];
       for (int w = 1; w < kWarps; ++w) value = kMax ? fmaxf(value, of_warp[w]) : value + of_warp[w];
     }
@@ -87,7 +89,8 @@ struct SoftmaxRow {
   }
 };
 
-// Finds the row of this thread, and the number of its visible keys. Returns false for a warp beyond the last row.
+// Finds the row of this thread, and the number of its visible keys. Returns false if the thread lies beyond the last
+// row.
 template <class Config>
 __device__ __forceinline__ bool find_row(const ScaledSoftmaxArgs& args, int64& row, int64& visible) {
   constexpr int kRowThreads = SoftmaxRow<Config>::kThreads;
@@ -106,7 +109,7 @@ __device__ void scaled_softmax(const ScaledSoftmaxArgs& args) {
   const float scale_log2 = args.scale * kLog2E;
   float largest = -kInfinity;
   s.for_each([&](float& x) {
-    if (x != -kInfinity) x *= scale_log2;  // a hidden score stays hidden, also with a negative scale
+    if (x != -kInfinity) x *= scale_log2;  // a hidden score stays hidden, even if the scale is negative
     largest = fmaxf(largest, x);
   });
   const float base = exponent_base(s.template reduce<true>(largest));

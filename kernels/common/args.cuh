@@ -1,14 +1,14 @@
-// The parameters of kernels as plain structs: the host fills them, the device reads them, and this file is their only
-// declaration. A struct is passed by value as a kernel's only parameter. Host and device agree on the layout: every
-// member is 4 or 8 bytes wide, 8-byte members come first, and the sizes are asserted. Each parameter struct states its
-// name, so that the compiled type and the passed type are the same.
+// Parameters of kernels as plain structs. The host fills them, the device reads them, and only this file declares them.
+// A kernel has one parameter, which is such a struct passed by value. Three rules ensure that host and device agree on
+// the layout: every member is 4 or 8 bytes wide, 8-byte members come first, and the sizes are asserted. Each parameter
+// struct states its name, so that the compiled type and the passed type are the same.
 #pragma once
 
 #include "portable.cuh"
 
 namespace attend {
 
-// Distances, in elements, between neighbours of a (batch, heads, seqlen, head_dim) tensor whose last stride is 1.
+// Distances between neighbours in a (batch, heads, seqlen, head_dim) tensor, in elements. The last stride is 1.
 struct TensorStrides {
   int64 batch;
   int64 head;
@@ -20,17 +20,17 @@ struct TensorStrides {
 };
 static_assert(sizeof(TensorStrides) == 24);
 
-// o = softmax(scale q k^T) v and lse, for dense tensors.
+// Arguments of the forward pass on dense tensors: o = softmax(scale q k^T) v, and lse.
 struct ForwardArgs {
   static constexpr const char* kTypeName = "ForwardArgs";
   const void* q;           // Element (batch, num_heads_q, seqlen_q, kHeadDim)
   const void* k;           // Element (batch, num_heads_k, seqlen_k, kHeadDim)
   const void* v;           // Element (batch, num_heads_k, seqlen_k, kHeadDimV)
   void* o;                 // Element (batch, num_heads_q, seqlen_q, kHeadDimV)
-  float* lse;              // float   (batch, num_heads_q, seqlen_q), natural logarithm; may be null
-  void* workspace;         // layout chosen by the kernel; 256-byte aligned, uninitialised; null if the kernel needs
+  float* lse;              // float (batch, num_heads_q, seqlen_q), natural logarithm; may be null
+  void* workspace;         // layout chosen by the kernel; 256-byte aligned and uninitialised. Null if the kernel needs
                            // none
-  TensorStrides q_stride;  // elements
+  TensorStrides q_stride;  // all strides are in elements
   TensorStrides k_stride;
   TensorStrides v_stride;
   TensorStrides o_stride;
@@ -39,30 +39,32 @@ struct ForwardArgs {
   int64 seqlen_k;
   uint32 batch;
   uint32 num_heads_q;
-  uint32 num_heads_k;  // divides num_heads_q
-  float scale;         // factor of q.k
+  uint32 num_heads_k;  // a divisor of num_heads_q
+  float scale;         // factor by which q.k is multiplied
 };
 static_assert(sizeof(ForwardArgs) == 6 * 8 + 5 * 24 + 2 * 8 + 4 * 4);
 
-// kAddsToOutputs: gradients whose memory has no contents yet. They are stored, not added.
+// Flags of BackwardArgs::overwritten. Each flag names gradients whose memory has no contents yet. A kernel with
+// kAddsToOutputs stores these gradients instead of adding to them.
 constexpr uint32 kOverwritesQueries = 1;  // dq
 constexpr uint32 kOverwritesKeys = 2;     // dk and dv
 
-// dq, dk, dv from dout (and dlse) and the forward pass's inputs and outputs, for dense tensors.
+// Arguments of the backward pass on dense tensors: computes dq, dk and dv from dout, dlse, and the inputs and outputs
+// of the forward pass.
 struct BackwardArgs {
   static constexpr const char* kTypeName = "BackwardArgs";
   const void* dout;  // Element (batch, num_heads_q, seqlen_q, kHeadDimV)
-  const void* q;     // see ForwardArgs
+  const void* q;     // q, k, v and o are as in ForwardArgs
   const void* k;
   const void* v;
   const void* o;
-  const float* lse;           // never null here
+  const float* lse;           // as in ForwardArgs, but never null
   const float* dlse;          // float (batch, num_heads_q, seqlen_q), gradient of lse; may be null
   void* dq;                   // Element, shape of q
-  void* dk;                   // Element, shape of k; the sum over the query heads that share a key head
-  void* dv;                   // Element, shape of v; the sum over the query heads that share a key head
-  void* workspace;            // see ForwardArgs
-  TensorStrides dout_stride;  // elements; 0 in dimensions along which dout is broadcast
+  void* dk;                   // Element, shape of k. It is the sum over the query heads that share a key head
+  void* dv;                   // Element, shape of v. It is the sum over the query heads that share a key head
+  void* workspace;            // as in ForwardArgs
+  TensorStrides dout_stride;  // all strides are in elements. They are 0 in dimensions along which dout is broadcast
   TensorStrides q_stride;
   TensorStrides k_stride;
   TensorStrides v_stride;
@@ -77,94 +79,102 @@ struct BackwardArgs {
   uint32 batch;
   uint32 num_heads_q;
   uint32 num_heads_k;
-  float scale;           // factor of q.k
-  float gradient_scale;  // factor of dq and dk: the scale, even for a kernel that folds it and gets another magnitude
-                         // as `scale`
-  uint32 overwritten;    // kOverwritesQueries, kOverwritesKeys
+  float scale;           // factor by which q.k is multiplied
+  float gradient_scale;  // factor by which dq and dk are multiplied. It is the caller's scale, even if `scale` has
+                         // another magnitude because the kernel applies the scale in the exponent
+  uint32 overwritten;    // kOverwritesQueries and kOverwritesKeys, combined by bitwise or
 };
 static_assert(sizeof(BackwardArgs) == 11 * 8 + 10 * 24 + 2 * 8 + 6 * 4);
 
-// A tensor that a custom score modification reads.
+// A tensor that a custom score function reads.
 struct CapturedTensor {
   const void* data;
-  int64 stride[4];  // elements; 0 in broadcast dimensions
-  int extent[4];    // clamped to the largest int: no subscript exceeds it
+  int64 stride[4];  // in elements; 0 in broadcast dimensions
+  int extent[4];    // clamped to the largest int, which no subscript exceeds
 };
 static_assert(sizeof(CapturedTensor) == 5 * 8 + 4 * 4);
 
-constexpr int kMostCaptured = 8;  // tensors
+constexpr int kMostCaptured = 8;  // largest number of captured tensors
 
-// A caller's block mask as lists. Forward: for each tile of rows, the key tiles that it sees. Backward: for each block
-// of keys, the 64-row tiles that see it. Numbers in a list ascend.
+// A caller's block mask as lists. In the forward pass, there is a list for each tile of rows, with the key tiles that
+// it sees. In the backward pass, there is a list for each block of keys, with the 64-row tiles that see it. Tile
+// numbers in a list are in ascending order.
 struct BlockMaskArgs {
-  const int64* bounds;     // two for each list: its first entry, and the end after its last
-  const int* entries;      // the number of a tile. Then, for each 64 rows and 64 keys of the tile: a pattern's number,
-                           // kAllSeen or kNoneSeen. Backward: these for each query head of the group, if they differ,
-                           // then RowTileLists::blocks_before()
-  const uint32* patterns;  // kPatternWords each: one bit for each score of a thread in a 64 x 64 accumulator
-  int64 sequence_stride;   // lists; 0: all sequences share them
-  int64 head_stride;       // lists, for query heads; backward: for key heads; 0: shared
-  int entry_words;         // ints of an entry
-  int head_words;          // backward: ints for each query head of the group; 0: shared
+  const int64* bounds;     // two numbers for each list: its first entry, and the entry behind its last
+  const int* entries;      // An entry begins with the number of a tile. Then there is a word for each 64 rows and 64
+                           // keys of the tile: a pattern's number, kAllSeen or kNoneSeen. In the backward pass, these
+                           // words exist for each query head of the group if the heads differ. The last word is then
+                           // RowTileLists::blocks_before()
+  const uint32* patterns;  // kPatternWords words for each pattern. A word has one bit for each score of a thread in a
+                           // 64 x 64 accumulator
+  int64 sequence_stride;   // distance between sequences, in lists. 0 if all sequences share the lists
+  int64 head_stride;       // distance between query heads, or in the backward pass between key heads, in lists. 0 if
+                           // the heads share the lists
+  int entry_words;         // number of ints in an entry
+  int head_words;          // number of ints for each query head of the group in the backward pass. 0 if the heads share
+                           // them
 };
 constexpr int kAllSeen = -1;
 constexpr int kNoneSeen = -2;
 constexpr int kPatternWords = 128;
 
-// A caller's block mask as a map: for each 64 rows and 64 keys, the visible scores (kernels/attention/block_map.cuh).
+// A caller's block mask as a map. The map states which scores are visible for each 64 rows and 64 keys
+// (kernels/attention/block_map.cuh).
 struct BlockMapArgs {
-  const int* tiles;        // (batch or 1, heads or 1, tile_rows, tile_columns): a pattern's number, kAllSeen or
-                           // kNoneSeen
-  const uint64* patterns;  // kMapPatternWords each: for each of 64 rows, a bit for each key; then for each key, a bit
-                           // for each row
-  int64 sequence_stride;   // tiles; 0: all sequences share them
-  int64 head_stride;       // tiles; 0: all query heads share them
+  const int* tiles;        // (batch or 1, heads or 1, tile_rows, tile_columns). An element is a pattern's number,
+                           // kAllSeen or kNoneSeen
+  const uint64* patterns;  // kMapPatternWords words for each pattern. The first 64 words belong to the rows, and have a
+                           // bit for each key. The others belong to the keys, and have a bit for each row
+  int64 sequence_stride;   // distance between sequences, in tiles. 0 if all sequences share the tiles
+  int64 head_stride;       // distance between query heads, in tiles. 0 if all query heads share the tiles
   int tile_rows, tile_columns;
 };
 constexpr int kMapPatternWords = 128;
 
-// Options beyond dense, unmasked attention. A member is read only if the Config constant named next to it is on. If the
-// option is off, the member is zero.
+// Options beyond dense, unmasked attention. Kernels read a member only if the Config constant in the member's comment
+// is set. If an option is not used, its members are zero.
 struct OptionArgs {
-  const void* bias;                   // kHasBias:     BiasElement (batch, num_heads_q, seqlen_q, seqlen_k)
-  const unsigned char* mask;          // kHasBoolMask: the same shape; 0 masks
-  const float* alibi_slopes;          // kHasAlibi:    (num_sequences, num_heads_q)
-  const int* cu_seqlens_q;            // kIsVarlen:    (num_sequences + 1)
-  const int* cu_seqlens_k;            // kIsVarlen
-  TensorStrides bias_stride;          // elements; 0 in broadcast dimensions
-  TensorStrides mask_stride;          // bytes; 0 in broadcast dimensions
-  int64 alibi_sequence_stride;        // elements; 0 if all sequences share the slopes
-  int64 alibi_head_stride;            // elements
-  int64 window_left;                  // kMask == kWindow; kOpenWindow if nothing is masked on that side
-  int64 window_right;                 // kMask == kWindow; kOpenWindow if nothing is masked on that side
-  int64 total_q;                      // kIsVarlen: tokens in q, regardless of cu_seqlens_q
-  int64 total_k;                      // kIsVarlen: tokens in k, regardless of cu_seqlens_k
-  const uint64* philox_state;         // kHasPhiloxState: points to {seed, offset}, which override dropout_key0,
+  const void* bias;                   // BiasElement (batch, num_heads_q, seqlen_q, seqlen_k), if kHasBias
+  const unsigned char* mask;          // (batch, num_heads_q, seqlen_q, seqlen_k), if kHasBoolMask. 0 masks the score
+  const float* alibi_slopes;          // float (num_sequences, num_heads_q), if kHasAlibi
+  const int* cu_seqlens_q;            // int (num_sequences + 1), if kIsVarlen
+  const int* cu_seqlens_k;            // int (num_sequences + 1), if kIsVarlen
+  TensorStrides bias_stride;          // in elements; 0 in broadcast dimensions
+  TensorStrides mask_stride;          // in bytes; 0 in broadcast dimensions
+  int64 alibi_sequence_stride;        // in elements; 0 if all sequences share the slopes
+  int64 alibi_head_stride;            // in elements
+  int64 window_left;                  // see key_range.cuh, if kMask == kWindow. kOpenWindow leaves the left side open
+  int64 window_right;                 // see key_range.cuh, if kMask == kWindow. kOpenWindow leaves the right side open
+  int64 total_q;                      // number of tokens in q, whatever cu_seqlens_q contains, if kIsVarlen
+  int64 total_k;                      // number of tokens in k, whatever cu_seqlens_k contains, if kIsVarlen
+  const uint64* philox_state;         // points to {seed, offset} if kHasPhiloxState. They override dropout_key0,
                                       // dropout_key1 and dropout_stream
-  int64 row_begin;                    // kIsPart: row i is row row_begin + position_step * i of a larger problem
-  int64 key_begin;                    // kIsPart: key j is key key_begin + position_step * j
-  const void* row_logits;             // kHasSinks: row_logits_element (num_sequences, num_heads_q); in backward null if
-                                      // there are none
-  int64 row_logit_sequence_stride;    // elements; 0 if all sequences share the logits
-  int64 row_logit_head_stride;        // elements
-  float transform_cap;                // kHasTransform: > 0 (attention/score_transform.cuh)
-  float dropout_scale;                // kHasDropout: 1 / (1 - p)
-  uint32 dropout_key0, dropout_key1;  // members of DropMask with the same names, except the head
+  int64 row_begin;                    // If kIsPart, row i of this problem is row row_begin + position_step * i of a
+                                      // larger problem
+  int64 key_begin;                    // If kIsPart, key j of this problem is key key_begin + position_step * j of the
+                                      // larger problem
+  const void* row_logits;             // row_logits_element (num_sequences, num_heads_q), if kHasSinks. Null in a
+                                      // backward pass without sinks
+  int64 row_logit_sequence_stride;    // in elements; 0 if all sequences share the logits
+  int64 row_logit_head_stride;        // in elements
+  float transform_cap;                // greater than 0, if kHasTransform (attention/score_transform.cuh)
+  float dropout_scale;                // 1 / (1 - p), if kHasDropout
+  uint32 dropout_key0, dropout_key1;  // members of DropMask with the same names, if kHasDropout
   uint32 dropout_stream, dropout_threshold;
-  uint32 position_step;       // kIsPart; with kHasDropout only simt supports a step other than 1, or a key_begin that
-                              // is not a multiple of 4
-  uint32 dropout_head;        // kIsPart: added to DropMask's head
-  float alibi_shift;          // kIsPart: ALiBi uses the distance position_step * (i + off - j + alibi_shift)
-  uint32 row_logits_element;  // an ElementType; a run-time value, so kernels do not depend on it
-  CapturedTensor captured[kMostCaptured];  // kHasCustomScore: inputs of its code
-  BlockMaskArgs block_mask;                // kHasBlockMask
-  BlockMapArgs block_map;                  // kHasBlockMap
+  uint32 position_step;       // see row_begin, if kIsPart. With dropout, only simt supports a step other than 1, or a
+                              // key_begin that is not a multiple of 4
+  uint32 dropout_head;        // a number that is added to DropMask::head, if kIsPart
+  float alibi_shift;          // If kIsPart, ALiBi uses the distance position_step * (i + off - j + alibi_shift)
+  uint32 row_logits_element;  // an ElementType. Kernels read the type at run time, so they do not depend on it
+  CapturedTensor captured[kMostCaptured];  // tensors that the custom score function reads, if kHasCustomScore
+  BlockMaskArgs block_mask;                // read if kHasBlockMask
+  BlockMapArgs block_map;                  // read if kHasBlockMap
 };
 static_assert(sizeof(OptionArgs) == 8 * 8 + 2 * 24 + 9 * 8 + 10 * 4 + kMostCaptured * sizeof(CapturedTensor) +
                                         sizeof(BlockMaskArgs) + sizeof(BlockMapArgs));
 
-// ForwardArgs with the options. Varlen: q, k, v, o and lse have batch dimension 1, args.batch counts the sequences, and
-// seqlen_q and seqlen_k are upper bounds of their lengths.
+// ForwardArgs with the options. If sequences are packed (kIsVarlen), q, k, v, o and lse have batch dimension 1,
+// args.batch is the number of sequences, and seqlen_q and seqlen_k are upper bounds of their lengths.
 struct ForwardOptionArgs {
   static constexpr const char* kTypeName = "ForwardOptionArgs";
   ForwardArgs base;
@@ -172,43 +182,45 @@ struct ForwardOptionArgs {
 };
 static_assert(sizeof(ForwardOptionArgs) == sizeof(ForwardArgs) + sizeof(OptionArgs));
 
-// BackwardArgs with the options. Varlen: see ForwardOptionArgs.
+// BackwardArgs with the options. ForwardOptionArgs describes packed sequences.
 struct BackwardOptionArgs {
   static constexpr const char* kTypeName = "BackwardOptionArgs";
   BackwardArgs base;
   OptionArgs options;
-  void* dterms;                 // DtermsElement, shape of the bias: sums over its dimensions of size 1; may be null
-  float* dterms_sums;           // (batch, num_heads_q, seqlen_k), scratch if dterms is a sum over rows; otherwise null
-  void* dlogits;                // dlogits_element, shape of the logits; may be null
-  float* dlogits_parts;         // (num_sequences, num_heads_q, tiles of rows), scratch if dlogits is not null
-  float* dq_sums;               // (batch, num_heads_q, dq_rows, kDepth), zeros, if a kernel adds to dq; otherwise null
-  TensorStrides dterms_stride;  // elements
-  int64 dlogits_sequence_stride;             // elements
-  int64 dlogits_head_stride;                 // elements
-  int64 total_rows;                          // rows of q in memory: seqlen_q, or the tokens of all sequences
+  void* dterms;                 // gradient of the bias with type DtermsElement and the bias's shape. A dimension of
+                                // size 1 is a sum. May be null
+  float* dterms_sums;           // (batch, num_heads_q, seqlen_k) scratch if dterms is a sum over rows, otherwise null
+  void* dlogits;                // gradient of the logits, with type dlogits_element and the logits' shape; may be null
+  float* dlogits_parts;         // (num_sequences, num_heads_q, number of row tiles) scratch if dlogits is not null
+  float* dq_sums;               // (batch, num_heads_q, dq_rows, kDepth), zeros, if a kernel adds to dq. Otherwise null
+  TensorStrides dterms_stride;  // in elements
+  int64 dlogits_sequence_stride;             // in elements
+  int64 dlogits_head_stride;                 // in elements
+  int64 total_rows;                          // number of rows of q in memory: seqlen_q, or the tokens of all sequences
   int64 dq_rows;                             // sm80_dq_rows(), if dq_sums is not null
-  uint32 dterms_batch;                       // the size of dterms's first dimension: batch or 1
-  uint32 dterms_heads;                       // the size of its second dimension: num_heads_q or 1
-  uint32 dlogits_sequences;                  // the size of dlogits's first dimension: num_sequences or 1
+  uint32 dterms_batch;                       // size of the first dimension of dterms: batch or 1
+  uint32 dterms_heads;                       // size of the second dimension of dterms: num_heads_q or 1
+  uint32 dlogits_sequences;                  // size of the first dimension of dlogits: num_sequences or 1
   uint32 dlogits_element;                    // an ElementType
-  float* captured_gradients[kMostCaptured];  // gradients of options.captured, dense, zeros; null: not requested
+  float* captured_gradients[kMostCaptured];  // gradients of options.captured, contiguous, initially zeros. Null if not
+                                             // requested
 };
 static_assert(sizeof(BackwardOptionArgs) ==
               sizeof(BackwardArgs) + sizeof(OptionArgs) + 5 * 8 + 24 + 4 * 8 + 4 * 4 + kMostCaptured * 8);
 
-// The description of a tensor for TMA instructions: CUtensorMap.
+// Description of a tensor for TMA instructions, which is a CUtensorMap.
 struct alignas(64) TensorMapArg {
   uint64 opaque[16];
 };
 
-// ForwardArgs with the maps for kernels that load by TMA. All maps are of rank 5,
+// ForwardArgs with the tensor maps for kernels that load by TMA. All maps have rank 5,
 //   (64, seqlen, head_dim / 64, heads, batch), boxes of (64, kBlockM or kBlockN, head_dim / 64, 1, 1),
-// swizzled in rows of 128 bytes: one copy loads a tile as head_dim / 64 panels of 64 columns.
+// and are swizzled in rows of 128 bytes. One copy loads a tile as head_dim / 64 panels of 64 columns.
 struct ForwardTmaArgs {
   static constexpr const char* kTypeName = "ForwardTmaArgs";
-  TensorMapArg q_map;  // kBlockM rows
-  TensorMapArg k_map;  // kBlockN rows
-  TensorMapArg v_map;  // kBlockN rows
+  TensorMapArg q_map;  // with boxes of kBlockM rows
+  TensorMapArg k_map;  // with boxes of kBlockN rows
+  TensorMapArg v_map;  // with boxes of kBlockN rows
   ForwardArgs base;
 };
 

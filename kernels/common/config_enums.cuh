@@ -1,26 +1,26 @@
-// Enumerations that a kernel's Config may use. Included before every generated Config; the host uses them too.
+// Enumerations that a kernel's Config may use. Every generated Config includes this file, and the host uses it too.
 #pragma once
 
 namespace attend {
 
-// The keys that a row sees. Masks align bottom right: see key_range.cuh. kWindow: the left and right ends are
-// arguments.
+// Which keys a row sees. Masks are aligned at the bottom right (key_range.cuh). The ends of a kWindow mask are
+// arguments of the kernel.
 enum class MaskKind { kFull, kCausal, kWindow };
 
-// The type of q, k, v, o and their gradients.
+// Type of q, k, v, o and their gradients.
 enum class ElementType { kF32, kF16, kBF16 };
 
-// The type of cached keys and values, which may differ from q's.
+// Type of cached keys and values. It may differ from the type of q.
 enum class CacheElement { kSame, kF8E4M3, kI8 };
 
-// The gradients that a kernel of sm80_backward computes. kTerms: of the terms that are read from memory, if they differ
+// The gradients that one kernel of sm80_backward computes. kTerms is the gradient of the bias, if the bias differs
 // between rows.
 enum class Sm80Gradient { kKeysValues, kKeys, kValues, kQueries, kTerms };
 
-// The assignment of tiles to blocks of a persistent kernel: attention/schedule.cuh.
+// How tiles are assigned to the blocks of a persistent kernel (attention/schedule.cuh).
 enum class Schedule {
-  kStatic,   // block b has tiles b, b + blocks, b + 2 blocks, ...
-  kDynamic,  // the next free block takes the next tile
+  kStatic,   // block b computes the tiles b, b + blocks, b + 2 * blocks, ...
+  kDynamic,  // the next free block computes the next tile
 };
 
 }  // namespace attend

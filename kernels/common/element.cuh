@@ -1,4 +1,5 @@
-// The types of q, k, v and o: packing, rounding and reading of 16-bit types as bits. Needs no toolkit header.
+// The element types of q, k, v and o. This file packs, rounds and reads 16-bit types as bits, so it needs no header of
+// the CUDA toolkit.
 //
 //   using Element = ElementOf<Config>;              // Float16 or BFloat16
 //   const uint32 pair = Element::pack(p[0], p[1]);  // two neighbours of a row, the first in the low half
@@ -14,13 +15,14 @@ using Bits16 = unsigned short;  // storage of one 16-bit element
 
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 
-// IEEE binary16. Rounding gives infinity beyond 65504.
+// The type IEEE binary16. Numbers beyond 65504 are rounded to infinity.
 struct Float16 {
   using Storage = Bits16;
   static constexpr ElementType kType = ElementType::kF16;
   static constexpr bool kHasPairProduct = false;
 
-  // PTX ISA, data movement and conversion: cvt. The first source becomes the high half. Pairs from sm_80 on.
+  // PTX ISA, data movement and conversion: cvt. The first source operand becomes the high half. The instruction for
+  // pairs exists on sm_80 and later.
   [[nodiscard]] static __device__ __forceinline__ uint32 pack(float low, float high) {
 #if __CUDA_ARCH__ >= 800
     uint32 bits;
@@ -48,7 +50,7 @@ struct Float16 {
   }
 };
 
-// The upper half of a float32.
+// The type bfloat16, which is the upper half of a float32.
 struct BFloat16 {
   using Storage = Bits16;
   static constexpr ElementType kType = ElementType::kBF16;
@@ -69,8 +71,8 @@ struct BFloat16 {
     asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
     return bits;
 #else
-    // To nearest, ties to even. A carry out of the fraction rounds the largest number to infinity. NaN is handled
-    // separately, because the sum could overflow to zero.
+    // Rounds to nearest, ties to even. A carry out of the fraction rounds the largest number to infinity. NaN is
+    // handled separately, because the sum could overflow to zero
     const uint32 bits = __float_as_uint(value);
     const uint32 rounded = bits + 0x7fff + (bits >> 16 & 1);
     return static_cast<Bits16>(value == value ? rounded >> 16 : 0x7fff);
@@ -87,7 +89,7 @@ struct BFloat16 {
   }
 };
 
-// float32, with the interface that kernels for all types use.
+// The type float32, with the interface that kernels for all types use.
 struct Float32 {
   using Storage = float;
   static constexpr ElementType kType = ElementType::kF32;
@@ -115,7 +117,7 @@ struct ElementTraits<ElementType::kBF16> {
   using Type = BFloat16;
 };
 
-// The element type of a kernel's tensors.
+// Element type of a kernel's tensors.
 template <class Config>
 using ElementOf = typename ElementTraits<Config::kElement>::Type;
 
@@ -123,7 +125,7 @@ using ElementOf = typename ElementTraits<Config::kElement>::Type;
 template <class Config>
 constexpr int kVectorElements = 16 / int{sizeof(typename ElementOf<Config>::Storage)};
 
-// Loads a run of neighbouring elements, in one load if they are aligned.
+// Loads a run of neighbouring elements as floats, in one load if the run has 16 bytes.
 template <class Config, int kCount>
 __device__ __forceinline__ void load_elements(float (&values)[kCount],
                                               const typename ElementOf<Config>::Storage* from) {

@@ -1,5 +1,5 @@
-// Properties of each element type that host and device use. Reading and rounding in kernels: element.cuh. Properties
-// that only the host uses: src/core/dtype_traits.hpp.
+// Properties of each element type that host and device use. Kernels read and round elements by element.cuh.
+// src/core/dtype_traits.hpp has properties that only the host uses.
 #pragma once
 
 #include "config_enums.cuh"
@@ -7,20 +7,22 @@
 
 namespace attend {
 
-constexpr int kPanelBytes = 128;  // bytes of a panel's row, the unit of the copy engine's swizzle
+constexpr int kPanelBytes = 128;  // size of a panel's row, which is the unit of the copy engine's swizzle
 
 struct ElementInfo {
-  int bytes;                // 0: not an element type
-  ElementType accumulated;  // the type in which its products are summed
-  bool has_descale;         // a tensor has factors in memory, which multiply its elements when they are read
+  int bytes;                // size of an element. 0 if it is not an element type
+  ElementType accumulated;  // type in which products of elements are summed
+  bool has_descale;         // whether a tensor has descale factors in memory, by which its elements are multiplied when
+                            // they are read
   float unit_roundoff;      // half the distance between neighbouring numbers, relative to their size
   float smallest_normal;
-  bool has_float_range;    // the range is about that of float32
-  int p_shift;             // kernels keep p, which is at most 1, 2^p_shift times as large, so that small p survive
-                           // rounding
-  int64 most_keys_of_sum;  // with more keys, a sum on tensor cores loses more than rounding to the type does
+  bool has_float_range;    // whether the range is about that of float32
+  int p_shift;             // kernels store p, which is at most 1, multiplied by 2^p_shift, so that small p are not
+                           // rounded to 0
+  int64 most_keys_of_sum;  // if a sum on tensor cores has more keys, it loses more by truncation than by rounding to
+                           // the type
 
-  // Returns the columns of a panel.
+  // Returns the number of columns of a panel.
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr int panel_columns() const { return kPanelBytes / bytes; }
 };
 

@@ -1,4 +1,4 @@
-// Constants and functions of float32 that device code cannot include from the C library. The host versions are for
+// Constants and functions of float32 for device code, which cannot include the C library. The host versions are for
 // tests of arithmetic that uses them.
 #pragma once
 
@@ -11,7 +11,8 @@ constexpr float kLargestFloat = 3.4028234e38f;
 constexpr float kLog2E = 1.4426950408889634f;
 constexpr float kLn2 = 0.6931471805599453f;
 
-// Returns 2^x with a relative error of 2^-22. Results below 2^-126 are 0. It is one instruction; exp2f() takes four.
+// Returns 2^x with a relative error of 2^-22. Results below 2^-126 are 0. It takes one instruction, whereas exp2f()
+// takes four.
 [[nodiscard]] ATTEND_HOST_DEVICE float exp2_fast(float x) {
 #if defined(__CUDA_ARCH__)
   float y;
@@ -32,7 +33,7 @@ constexpr float kLn2 = 0.6931471805599453f;
 #endif
 }
 
-// Returns 1 / x with a relative error of 2^-23; 1 / inf = 0.
+// Returns 1 / x with a relative error of 2^-23. The result is 0 if x is infinite.
 [[nodiscard]] ATTEND_HOST_DEVICE float reciprocal_fast(float x) {
 #if defined(__CUDA_ARCH__)
   float y;
@@ -43,7 +44,7 @@ constexpr float kLn2 = 0.6931471805599453f;
 #endif
 }
 
-// Returns the larger operand. If one is NaN, returns the other.
+// Returns the larger operand. If one operand is NaN, returns the other.
 [[nodiscard]] ATTEND_HOST_DEVICE float larger(float a, float b) {
 #if defined(__CUDA_ARCH__)
   return fmaxf(a, b);
@@ -61,13 +62,13 @@ constexpr float kLn2 = 0.6931471805599453f;
 #endif
 }
 
-// Returns the value subtracted before exponentiation: the row maximum, or 0 for a row that has seen no key. Its maximum
-// is -inf, and -inf - -inf would be NaN, but 2^(-inf - 0) is 0.
+// Returns the value that is subtracted before exponentiation. This is the row maximum, or 0 if the row has seen no key.
+// The maximum of such a row is -inf. -inf - -inf would be NaN, but 2^(-inf - 0) is 0.
 [[nodiscard]] ATTEND_HOST_DEVICE float exponent_base(float row_max) {
   return row_max == -kInfinity ? 0.0f : row_max;
 }
 
-// Returns 1 / l, or 0 for a row that saw no key, whose o then stays 0. NaN stays NaN.
+// Returns 1 / row_sum, or 0 if the row saw no key. o of such a row then stays 0. NaN stays NaN.
 [[nodiscard]] ATTEND_HOST_DEVICE float inverse_or_zero(float row_sum) {
   return row_sum == 0.0f ? 0.0f : 1.0f / row_sum;
 }

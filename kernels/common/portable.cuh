@@ -1,5 +1,5 @@
-// Definitions that let the same arithmetic code compile under NVRTC, nvcc and the host compiler. Every header of
-// kernels/common that the host uses too includes it. Device code includes nothing of the C++ library.
+// Definitions with which the same arithmetic code compiles under NVRTC, nvcc and the host compiler. Every header in
+// kernels/common that the host also uses includes this file. Device code includes no header of the C++ library.
 #pragma once
 
 #if !defined(__CUDACC_RTC__)
@@ -11,7 +11,7 @@
 #define ATTEND_UNROLL _Pragma("unroll")
 #else
 #define ATTEND_HOST_DEVICE inline
-#define ATTEND_UNROLL  // host compilers lack this pragma, and do not need it
+#define ATTEND_UNROLL  // host compilers do not support this pragma, and do not need it
 #endif
 
 namespace attend {

@@ -5,9 +5,9 @@
 
 namespace attend {
 
-// Returns the same number, but values derived from it are computed again at each use. Otherwise the compiler would keep
-// them in registers across a loop, where accumulators need those registers. volatile: the statement is not merged with
-// others like it.
+// Returns the same number. The compiler computes values that are derived from the result again at each use. Otherwise
+// it would keep them in registers across a loop, where accumulators need those registers. The asm is volatile so that
+// the compiler does not merge it with identical ones.
 template <class T>  // T has 32 or 64 bits
 [[nodiscard]] __device__ __forceinline__ T recomputed(T value) {
   if constexpr (sizeof(T) == 8) {

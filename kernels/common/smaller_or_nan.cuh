@@ -1,4 +1,4 @@
-// A minimum that propagates NaN, which fminf does not. sm_80 and later.
+// A minimum that propagates NaN, which fminf does not. Requires sm_80 or later.
 #pragma once
 
 namespace attend {

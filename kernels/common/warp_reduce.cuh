@@ -1,4 +1,4 @@
-// Maximum and sum over the lanes of a warp, or of each aligned part of it. Every lane gets the result.
+// Maximum and sum over the lanes of a warp, or over each aligned group of kLanes lanes. Every lane gets the result.
 #pragma once
 
 #include "portable.cuh"
@@ -8,7 +8,7 @@ namespace attend {
 constexpr int kWarpThreads = 32;
 constexpr uint32 kAllLanes = 0xFFFFFFFFu;
 
-// NaN counts as -inf, as in fmaxf. A later sum of exp(s - max) becomes NaN anyway.
+// Returns the maximum. NaN is treated as -inf, as in fmaxf. A later sum of exp(s - max) becomes NaN anyway.
 template <int kLanes = kWarpThreads>
 [[nodiscard]] __device__ __forceinline__ float warp_max(float value) {
 #pragma unroll

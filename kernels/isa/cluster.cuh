@@ -1,13 +1,13 @@
-// Access to other blocks of a cluster: to their shared memory and their barriers. PTX ISA: mapa, st.shared::cluster,
-// mbarrier with .cluster scope, barrier.cluster. sm_90.
+// Access to the shared memory and the barriers of other blocks of a cluster. PTX ISA: mapa, st.shared::cluster,
+// mbarrier with .cluster scope, barrier.cluster. Requires sm_90.
 #pragma once
 
 #include "mbarrier.cuh"
 
 namespace attend {
 
-// Waits for all threads of all blocks of the cluster that have not ended. Their earlier writes to any block's shared
-// memory are visible afterwards.
+// Waits for all threads of the cluster's blocks that have not ended. Afterwards, their earlier writes to the shared
+// memory of any block are visible.
 __device__ __forceinline__ void cluster_barrier() {
   asm volatile(
       "barrier.cluster.arrive.release.aligned;\n"
@@ -15,17 +15,17 @@ __device__ __forceinline__ void cluster_barrier() {
           : "memory");
 }
 
-// Returns the address of the same place in the shared memory of the cluster's block `rank`, in the cluster's address
-// window.
+// Returns the address, in the cluster's address window, of the same place in the shared memory of the cluster's block
+// `rank`.
 [[nodiscard]] __device__ __forceinline__ uint32 cluster_address(uint32 address, uint32 rank) {
   uint32 mapped;
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(mapped) : "r"(address), "r"(rank));
   return mapped;
 }
 
-// Stores to another block's shared memory. The other block's barrier counts the store as 16 of its expected bytes. Both
-// addresses come from cluster_address(), for the same block. A release to the cluster, instead of the barrier's byte
-// count, would fence all of the thread's stores and take at least 600 clocks.
+// Stores 16 bytes to another block's shared memory. The barrier of the other block counts them among its expected
+// bytes. cluster_address() must have returned `address` and `barrier`, for the same block. A release to the cluster
+// would need no byte count. But it would fence all stores of the thread, and take at least 600 clocks.
 __device__ __forceinline__ void store_to_cluster(uint32 address, float4 x, uint32 barrier) {
   asm volatile(
       "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(address),
@@ -33,8 +33,8 @@ __device__ __forceinline__ void store_to_cluster(uint32 address, float4 x, uint3
       : "memory");
 }
 
-// Arrives at the barrier of the cluster's block `rank`, after this thread's reads. It does not order the thread's
-// stores.
+// Arrives at the barrier of the cluster's block `rank`. The arrival is ordered after this thread's reads, but not after
+// its stores.
 __device__ __forceinline__ void arrive_in_cluster(Mbarrier& barrier, uint32 rank) {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(cluster_address(smem_address(&barrier), rank))
                : "memory");

@@ -1,12 +1,13 @@
-// mma.m16n8k16 of a warp and its operands; tiles/block_reader.cuh loads them from shared memory.
-// PTX ISA, Warp level matrix instructions: mma; Matrix Fragments for mma.m16n8k16. sm_80 and newer.
+// mma.m16n8k16 of a warp, and its operands. tiles/block_reader.cuh loads the operands from shared memory. PTX ISA, Warp
+// level matrix instructions: mma; Matrix Fragments for mma.m16n8k16. Requires sm_80 or newer.
 //
-// A lane has four elements of the 16 rows and 8 columns of the result, in the layout of accumulator_mask.cuh. The
-// operands are laid out as follows:
-//   A (16 x 16): reg[0] rows 0-7, columns 0-7; reg[1] rows 8-15, columns 0-7; reg[2] and reg[3] the same, columns 8-15;
-//                lane l has row l / 4, columns 2 (l % 4) and 2 (l % 4) + 1 of each. This is the accumulator's layout,
-//                so P becomes an operand without any rearrangement
-//   B (16 x 8):  reg[0] rows 0-7, reg[1] rows 8-15; lane l has rows 2 (l % 4) and 2 (l % 4) + 1 of column l / 4
+// Lane l has four elements of the 16 x 8 result, in the layout of accumulator_mask.cuh. The operands have these
+// layouts:
+// - A (16 x 16): reg[0] has rows 0-7 and columns 0-7, and reg[1] has rows 8-15 and columns 0-7. reg[2] and reg[3] have
+//   the same rows and columns 8-15. In each of them, lane l has columns 2 (l % 4) and 2 (l % 4) + 1 of row l / 4. This
+//   is the layout of accumulators, so P becomes an operand without any rearrangement.
+// - B (16 x 8): reg[0] has rows 0-7, and reg[1] has rows 8-15. Lane l has rows 2 (l % 4) and 2 (l % 4) + 1 of column l
+//   / 4.
 #pragma once
 
 #include "../common/element.cuh"
@@ -14,10 +15,10 @@
 
 namespace attend {
 
-constexpr int kMmaRows = 16;           // rows of A
-constexpr int kMmaDepth = 16;          // columns of A, rows of B
-constexpr int kMmaColumns = 8;         // columns of B
-constexpr int kAccumulatorsOfMma = 4;  // accumulators of a lane
+constexpr int kMmaRows = 16;           // number of rows of A
+constexpr int kMmaDepth = 16;          // number of columns of A, and of rows of B
+constexpr int kMmaColumns = 8;         // number of columns of B
+constexpr int kAccumulatorsOfMma = 4;  // number of accumulators of a lane
 
 struct OperandA {
   uint32 reg[4];
@@ -27,8 +28,8 @@ struct OperandB {
   uint32 reg[2];
 };
 
-// Computes d = A B + c, of which a lane has four of 16 x 8 elements. Scope: all lanes of a warp together. It accesses
-// only registers, so it is neither volatile nor clobbers memory, and the compiler may move it like arithmetic.
+// Computes d = A B + c. A lane has four of the 16 x 8 elements. All lanes of a warp must call it together. The asm
+// accesses only registers, so it is neither volatile nor clobbers memory, and the compiler may move it like arithmetic.
 __device__ __forceinline__ void mma_m16n8k16(Float16 /*type*/, float* d, const OperandA& a, const OperandB& b,
                                              const float* c) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
@@ -54,19 +55,19 @@ __device__ __forceinline__ void mma_add(float* d, const OperandA& a, const Opera
   mma_m16n8k16(Element{}, d, a, b, d);
 }
 
-// Two neighbours: 16 columns of B.
+// Two neighbouring operands, which have 16 columns of B.
 struct OperandBPair {
   OperandB half[2];
 };
 
-// Packs eight neighbouring accumulators of a lane, p of 16 keys, into the A operand of P V.
+// Packs eight neighbouring accumulators of a lane into the A operand of P V. The accumulators are p of 16 keys.
 template <class Element>
 [[nodiscard]] __device__ __forceinline__ OperandA pack_operand_a(const float* p) {
   static_assert(sizeof(typename Element::Storage) == sizeof(Bits16), "a register has a pair");
   return {{Element::pack(p[0], p[1]), Element::pack(p[2], p[3]), Element::pack(p[4], p[5]), Element::pack(p[6], p[7])}};
 }
 
-// Returns -A if kNegate. A kernel that folds |scale| into the exponent uses scores of -q if scale < 0.
+// Returns -A if kNegate is set. A kernel that applies |scale| in the exponent uses scores of -q if scale < 0.
 template <bool kNegate>
 [[nodiscard]] __device__ __forceinline__ OperandA negated(OperandA a) {
   if constexpr (kNegate) {

@@ -1,5 +1,6 @@
-// A flag word in device memory, which publishes data written before it. PTX ISA, memory consistency model: st.release,
-// ld.acquire. It also publishes other threads' writes, if a barrier separates them from the release.
+// A flag word in device memory. It publishes data that was written before the flag. PTX ISA, memory consistency model:
+// st.release, ld.acquire. The flag also publishes writes of other threads, if a barrier separates them from the
+// release.
 #pragma once
 
 #include "../common/portable.cuh"

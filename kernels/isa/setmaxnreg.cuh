@@ -1,6 +1,6 @@
-// Moves registers between warpgroups while a block runs. PTX ISA, miscellaneous: setmaxnreg. sm_90a. All warps of a
-// warpgroup call it, with multiples of 8 from 24 to 256. take_registers() waits until other warpgroups have released
-// enough.
+// Moves registers between warpgroups while a block runs. PTX ISA, miscellaneous: setmaxnreg. Requires sm_90a. All warps
+// of a warpgroup must call the functions. kRegisters is a multiple of 8 from 24 to 256. take_registers() waits until
+// other warpgroups have released enough registers.
 #pragma once
 
 namespace attend {

@@ -1,4 +1,4 @@
-// The copy engine. PTX ISA, data movement: cp.async.bulk.tensor, prefetch.tensormap. sm_90.
+// Access to the copy engine (TMA). PTX ISA, data movement: cp.async.bulk.tensor, prefetch.tensormap. Requires sm_90.
 #pragma once
 
 #include "../common/args.cuh"
@@ -8,14 +8,15 @@
 
 namespace attend {
 
-// Prefetches a tensor's map before its first use. One thread calls it.
+// Prefetches the tensor map of a tensor. One thread calls it before the first use of the map.
 __device__ __forceinline__ void tma_prefetch_map(const TensorMapArg& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }
 
-// Loads one tile of a tensor whose map is described in ForwardTmaArgs: rows from `row` on of one head, in swizzled
-// panels, to a multiple of kSwizzleAtom. Elements outside the tensor arrive as zeros and count as bytes. One thread
-// calls it, after it has announced the bytes to `full`. "memory": it stays after the wait for a free destination.
+// Loads one tile of a tensor whose map is described in ForwardTmaArgs. The tile consists of rows of one head, from
+// `row` on. The copy engine writes it in swizzled panels to an address that is a multiple of kSwizzleAtom. Elements
+// outside the tensor become zeros, and count among the bytes. One thread calls it, after it has added the bytes to
+// `full`. The clobber "memory" keeps the load behind the wait for a free destination.
 __device__ __forceinline__ void tma_load_tile(void* smem, const TensorMapArg& map, Mbarrier& full, int64 row,
                                               uint32 head, uint32 batch) {
   asm volatile(

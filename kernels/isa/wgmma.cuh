@@ -1,9 +1,9 @@
-// Matrix products of a warpgroup: D (64 x N, float32, in registers) += A (64 x 16) B (16 x N). PTX ISA, "Asynchronous
-// warpgroup level matrix instructions": wgmma.mma_async, .fence, .commit_group, .wait_group. sm_90a. All 128 threads of
-// a warpgroup execute each of these together.
+// Matrix products of a warpgroup: D += A B, where A is 64 x 16, B is 16 x N, and D is 64 x N in float32 in registers.
+// PTX ISA, "Asynchronous warpgroup level matrix instructions": wgmma.mma_async, .fence, .commit_group, .wait_group.
+// Requires sm_90a. All 128 threads of a warpgroup must execute each of these instructions together.
 //
-// Order: wgmma_fence(), products, wgmma_commit(), wgmma_wait<pending>(D). Between fence and wait the registers of D
-// must not be accessed. The same holds for A, if it is in registers.
+// The order of calls is wgmma_fence(), products, wgmma_commit(), wgmma_wait<pending>(D). Between the fence and the
+// wait, the registers of D must not be accessed. The same holds for A, if it is in registers.
 #pragma once
 
 #include "../common/config_enums.cuh"
@@ -12,32 +12,35 @@
 
 namespace attend {
 
-constexpr int kWarpgroup = 128;     // threads
-constexpr int kWarpgroupRows = 64;  // rows of D
-constexpr int kWgmmaDepth = 16;     // elements of the summed dimension in one product, 16 bits each
+constexpr int kWarpgroup = 128;     // number of threads
+constexpr int kWarpgroupRows = 64;  // number of rows of D
+constexpr int kWgmmaDepth = 16;     // number of elements along the summed dimension in one product. An element has 16
+                                    // bits
 
-// The location of an operand in shared memory, in panels of 64 columns with the 128-byte swizzle (smem_address.cuh).
-// PTX ISA, "Matrix-descriptor": bits 0-13 address / 16, 16-29 leading byte offset / 16, 32-45 stride byte offset / 16,
-// 62-63 swizzle (1: 128 bytes). One tile can be read in both directions.
+// Location of an operand in shared memory, in panels of 64 columns with the 128-byte swizzle (smem_address.cuh). PTX
+// ISA, "Matrix-descriptor": bits 0-13 are address / 16, bits 16-29 the leading byte offset / 16, bits 32-45 the stride
+// byte offset / 16, and bits 62-63 the swizzle (1 means 128 bytes). A tile can be read in two directions.
 struct MatrixDescriptor {
   uint64 bits;
 
-  // The summed dimension runs along the tile's rows (q and k in q k^T). Groups of 8 rows are kSwizzleAtom apart, and
-  // the leading offset is not used. The next 16 elements: advance(32), up to 4 steps in a panel, then the next panel.
+  // Describes a tile whose rows run along the summed dimension, as for q and k in q k^T. Groups of 8 rows are
+  // kSwizzleAtom apart, and the leading offset is not used. advance(32) moves to the next 16 elements, in up to 4 steps
+  // of a panel. Then the next panel follows.
   [[nodiscard]] static __device__ __forceinline__ MatrixDescriptor along_rows(uint32 address) {
     return {encode(address, 16)};
   }
-  // The summed dimension runs down the tile's columns (v in p v): panels are `panel_bytes` apart. The next 16 elements:
-  // advance(16 * kSwizzleBytes).
+  // Describes a tile whose columns run along the summed dimension, as for v in p v. Panels are `panel_bytes` apart.
+  // advance(16 * kSwizzleBytes) moves to the next 16 elements.
   [[nodiscard]] static __device__ __forceinline__ MatrixDescriptor down_columns(uint32 address, uint32 panel_bytes) {
     return {encode(address, panel_bytes)};
   }
-  // Advances the address. It cannot carry into the next field, because shared memory is smaller than the range of the
-  // address field.
+  // Advances the address. The sum cannot carry into the next field, because shared memory is smaller than the range of
+  // the address field.
   [[nodiscard]] __device__ __forceinline__ MatrixDescriptor advance(uint32 bytes) const {
     return {bits + (bytes >> 4)};
   }
-  // As advance(), in half the instructions if the compiler adds in 64 bits: the address lies in the lower word.
+  // Does the same as advance(), in half the instructions if the compiler would add in 64 bits. The address lies in the
+  // lower word.
   [[nodiscard]] __device__ __forceinline__ MatrixDescriptor advance_low(uint32 bytes) const {
     return {(bits & ~uint64{0xffffffff}) | (static_cast<uint32>(bits) + (bytes >> 4))};
   }
@@ -50,16 +53,16 @@ struct MatrixDescriptor {
 };
 
 // Stops the compiler from moving uses of these registers across this place, and marks them as changed. The compiler
-// does not know that the tensor cores write them between issue and wait.
+// cannot see that tensor cores write them between the product and the wait.
 template <int kCount>
 __device__ __forceinline__ void pin_registers(float (&value)[kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(value[i])::"memory");
 }
 
-// Called before the first product, and before a product if ordinary instructions have written D or A since the previous
-// one: orders those writes before the products. "memory": earlier stores to shared memory that the products read stay
-// before it.
+// Orders writes of D or A by ordinary instructions before the following products. Called before the first product, and
+// again if such writes have followed a product. The clobber "memory" keeps earlier stores to shared memory, which the
+// products read, before the fence.
 __device__ __forceinline__ void wgmma_fence() {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
@@ -76,23 +79,25 @@ __device__ __forceinline__ void wgmma_wait(float (&d)[kCount]) {
   pin_registers(d);
 }
 
-// Makes ordinary writes to shared memory (also by cp.async) visible to wgmma and TMA, which read through the async
-// proxy. Each writing thread calls it, before the barrier at which the reader waits. PTX ISA: fence.proxy.async.
+// Makes ordinary writes to shared memory, including those of cp.async, visible to wgmma and TMA, which read through the
+// async proxy. Each writing thread calls it before the barrier at which the reader waits. PTX ISA: fence.proxy.async.
 __device__ __forceinline__ void fence_smem_for_async() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// One product. WgmmaOp<type, N>::ss reads A from shared memory, rs from registers: a[0..3] are the pairs
-//   (row g, k 2q), (row g + 8, k 2q), (row g, k 2q + 8), (row g + 8, k 2q + 8),   g = lane / 4, q = lane % 4
-// so accumulators become A operands by packing neighbours. B is in shared memory; kTransposeB: its descriptor comes
-// from down_columns(). kSign: 1 or -1, factor of A. If accumulate is false, D is overwritten.
-// No memory clobber: fence, commit and wait order the product relative to other accesses.
+// One product. WgmmaOp<type, N>::ss reads A from shared memory. WgmmaOp<type, N>::rs reads A from registers. With g =
+// lane / 4 and q = lane % 4, the registers a[0..3] are the pairs
+//   (row g, k 2q), (row g + 8, k 2q), (row g, k 2q + 8), (row g + 8, k 2q + 8).
+// So accumulators become A operands if neighbours are packed. B lies in shared memory. kTransposeB is set if
+// down_columns() returned the descriptor of B. kSign is 1 or -1, by which A is multiplied. If `accumulate` is false, D
+// is overwritten. There is no memory clobber, because fence, commit and wait order the product relative to other
+// accesses.
 template <ElementType kElement, int kColumns>
 struct WgmmaOp;
 
 // clang-format off: a line of PTX stays a line
 
-// The accumulators: operands %0 to %31 or %63.
+// Text of the accumulator operands: %0 to %31, or %0 to %63.
 #define ATTEND_WGMMA_TEXT_32                                               \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
   "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
@@ -107,7 +112,8 @@ struct WgmmaOp;
 #define ATTEND_WGMMA_D32(i) ATTEND_WGMMA_D8(i), ATTEND_WGMMA_D8(i + 8), ATTEND_WGMMA_D8(i + 16), ATTEND_WGMMA_D8(i + 24)
 #define ATTEND_WGMMA_D64(i) ATTEND_WGMMA_D32(i), ATTEND_WGMMA_D32(i + 32)
 
-// type: f16 or bf16; columns: of D; text, outputs: its registers; i0 to i7: numbers of the operands that follow them.
+// Defines WgmmaOp. `type` is f16 or bf16. `columns` is the number of columns of D. `text` and `outputs` are the
+// registers of D. `i0` to `i7` are the numbers of the operands that follow them.
 #define ATTEND_WGMMA_OP(element, type, columns, text, outputs, i0, i1, i2, i3, i4, i5, i6, i7)                      \
   template <>                                                                                                       \
   struct WgmmaOp<ElementType::element, columns> {                                                                   \

@@ -1,23 +1,23 @@
-// Products of a warpgroup that initialise an accumulator, and pins of packed operands: see wgmma.cuh.
+// Products of a warpgroup that initialise an accumulator, and pins of packed operands (see wgmma.cuh).
 //
-// WgmmaOp declares its accumulator as read and written, even if the product overwrites it. So the old values stay alive
-// until then. WgmmaFresh declares it as written only, so the registers are free before the product. The backward pass
-// depends on this: with the old values kept, ptxas spilled 128 bytes for each thread.
+// WgmmaOp declares its accumulator as read and written, even if the product overwrites it. So the old values occupy
+// registers until then. WgmmaFresh declares its accumulator as written only, so its registers are free before the
+// product. The backward pass depends on this. With the old values kept, ptxas spilled 128 bytes for each thread.
 #pragma once
 
 #include "wgmma.cuh"
 
 namespace attend {
 
-// As pin_registers() for floats: uses of these registers are not moved across this place.
+// Stops the compiler from moving uses of these registers across this place, as pin_registers() does for floats.
 template <int kCount>
 __device__ __forceinline__ void pin_registers(uint32 (&value)[kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(value[i])::"memory");
 }
 
-// Computes d = A B, with A from shared memory (ss) or from registers (rs, in WgmmaOp's layout) and d (64 x 64).
-// kTransposeB: b comes from down_columns().
+// Computes d = A B, where d is 64 x 64. ss reads A from shared memory, and rs reads it from registers in WgmmaOp's
+// layout. kTransposeB is set if down_columns() returned the descriptor b.
 template <ElementType kElement>
 struct WgmmaFresh;
 

@@ -1,5 +1,5 @@
-// Further widths of WgmmaOp (wgmma.cuh has 64 and 128): D is 64 x kColumns, kColumns / 2 registers for each thread. PTX
-// ISA, wgmma.mma_async. sm_90a.
+// More widths of WgmmaOp, in addition to 64 and 128 columns (wgmma.cuh). D is 64 x kColumns, with kColumns / 2
+// registers in each thread. PTX ISA: wgmma.mma_async. Requires sm_90a.
 #pragma once
 
 #include "wgmma.cuh"
@@ -8,7 +8,7 @@ namespace attend {
 
 // clang-format off: a line of PTX stays a line
 
-// Operands of the accumulators, eight at a time: %0 to %127, and their constraints.
+// Operands of the accumulators, eight in each macro: %0 to %127, and their constraints.
 #define ATTEND_WGMMA_T0 "%0, %1, %2, %3, %4, %5, %6, %7"
 #define ATTEND_WGMMA_T1 ", %8, %9, %10, %11, %12, %13, %14, %15"
 #define ATTEND_WGMMA_T2 ", %16, %17, %18, %19, %20, %21, %22, %23"
@@ -47,7 +47,8 @@ namespace attend {
 #define ATTEND_WGMMA_REGS_128 \
   ATTEND_WGMMA_REGS_96, ATTEND_WGMMA_R8(96), ATTEND_WGMMA_R8(104), ATTEND_WGMMA_R8(112), ATTEND_WGMMA_R8(120)
 
-// type: f16 or bf16; columns: of D; half: its registers; i0 to i7: numbers of the operands that follow them.
+// Defines WgmmaOp. `type` is f16 or bf16. `columns` is the number of columns of D. `half` is the number of registers of
+// D. `i0` to `i7` are the numbers of the operands that follow them.
 #define ATTEND_WGMMA_WIDTH(element, type, columns, half, i0, i1, i2, i3, i4, i5, i6, i7)                            \
   template <>                                                                                                       \
   struct WgmmaOp<ElementType::element, columns> {                                                                   \

@@ -1,17 +1,20 @@
-// Rung 01, standard: o = softmax(scale q k^T) v as three kernels, and its gradients as six, with S, P and dS in memory.
+// Rung 01, standard: computes o = softmax(scale q k^T) v with three kernels, and its gradients with six. S, P and dS
+// are stored in memory.
 //
-// Shapes   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d and d_v); any strides whose last is 1
-// Supports float32, any d and d_v, full and causal masks, grouped heads, forward and backward. Every architecture
-// Before   00 cpu_naive: the definition, one thread
-// After    S = scale q k^T, softmax of its rows in place, o = P v; each product in tiles of 64 x 64 (product_tile.cuh)
-// Why      every multiprocessor works, and an element that reaches shared memory is used 64 times
-// Costs    S is written, read three times by the softmax, written as P and read again. This is up to 24 bytes of
-//          traffic for each of the seqlen_q x seqlen_k scores of a head. A score's 4 bytes stay allocated; backward
-//          allocates 8 for P and dS. So memory limits the length: beyond 32 GiB the rung refuses the problem
-// Measured 8 x 16 heads, 2048 rows and keys, full: 11.0 TFLOP/s at d = 64, 15.0 at d = 128; backward 13.1 and 16.3.
-//          H200, CUDA 13.0
-// Run      attend run --compute standard --mode both --data DIR
-// Source   Dao, Fu, Ermon, Rudra, Re, FlashAttention (2022), Algorithm 0; gradients: its appendix B.2
+// Shapes:   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d and d_v); any strides whose last is 1.
+// Supports: float32, any d and d_v, full and causal masks, grouped heads, forward and backward, and every architecture.
+// Before:   Rung 00, cpu_naive, evaluates the definition with one thread.
+// After:    The rung computes S = scale q k^T, the softmax of the rows of S in place, and o = P v. Each product is
+//           computed in tiles of 64 x 64 (product_tile.cuh).
+// Why:      Every multiprocessor works, and an element that is copied to shared memory is used 64 times.
+// Costs:    S is written, read three times by the softmax, written as P and read again. This is up to 24 bytes of
+//           traffic for each of the seqlen_q x seqlen_k scores of a head. The forward pass allocates 4 bytes for each
+//           score, and the backward pass 8 bytes for P and dS. So memory limits the length. The rung refuses a problem
+//           that needs more than 32 GiB.
+// Measured: 11.0 TFLOP/s at d = 64 and 15.0 at d = 128, with 8 x 16 heads, 2048 rows and keys, and no mask. The
+//           backward pass reaches 13.1 and 16.3. H200, CUDA 13.0.
+// Run:      `attend run --compute standard --mode both --data DIR`.
+// Source:   Dao, Fu, Ermon, Rudra, Re, FlashAttention (2022), Algorithm 0; appendix B.2 for the gradients.
 #pragma once
 
 #include "../attention/head_matrix.cuh"
@@ -24,7 +27,8 @@
 
 namespace attend {
 
-// Returns A B^T for the rows of A from a_begin on and those of B from b_begin on. Used for q k^T and dout v^T.
+// Returns the product A B^T for the rows of A from a_begin on, and the rows of B from b_begin on. Used for q k^T and
+// dout v^T.
 template <class Config>
 __device__ __forceinline__ ProductTile rows_by_rows(const Rows& a, int64 a_begin, const Rows& b, int64 b_begin,
                                                     int head_dim) {
@@ -39,7 +43,7 @@ __device__ __forceinline__ ProductTile rows_by_rows(const Rows& a, int64 a_begin
   return product;
 }
 
-// Computes out = factor W X for a tile of rows. Used for P v and dS k.
+// Computes out = factor W X for a tile of rows, where W is a matrix of scores. Used for P v and dS k.
 template <class Config>
 __device__ __forceinline__ void scores_by_keys(const HeadMatrix<float>& scores, const WindowMask& mask, int64 row_begin,
                                                const Rows& x, const HeadMatrix<float>& out, int head_dim,
@@ -62,8 +66,8 @@ __device__ __forceinline__ void scores_by_keys(const HeadMatrix<float>& scores, 
   }
 }
 
-// Computes out = factor W^T X for a tile of keys, summed over the query heads that share them. Used for P^T dout and
-// dS^T q.
+// Computes out = factor W^T X for a tile of keys, where W is a matrix of scores. The result is summed over the query
+// heads that share the keys. Used for P^T dout and dS^T q.
 template <class Config>
 __device__ __forceinline__ void scores_by_rows(const BackwardArgs& args, int matrix, const void* x,
                                                const TensorStrides& x_stride, void* out,
@@ -73,7 +77,7 @@ __device__ __forceinline__ void scores_by_rows(const BackwardArgs& args, int mat
   const auto [batch, head_k, tile] = HeadTile::of_block(blockIdx.x, key_tiles, args.num_heads_k);
   const WindowMask mask = mask_of<Config>(args);
   const int64 key_begin = tile * Config::kBlockN;
-  const int64 row_begin = mask.rows_of_key(key_begin).begin;  // fewer rows see the tile's later keys
+  const int64 row_begin = mask.rows_of_key(key_begin).begin;  // fewer rows see the later keys of the tile
   const auto out_rows = head_matrix<float>(out, out_stride, batch, head_k, args.seqlen_k);
   const uint32 group = args.num_heads_q / args.num_heads_k;
   for (int col_begin = 0; col_begin < head_dim; col_begin += ProductTile::kSize) {
@@ -96,7 +100,7 @@ __device__ __forceinline__ void scores_by_rows(const BackwardArgs& args, int mat
   }
 }
 
-// Computes S = scale q k^T. Grid: score tiles.
+// Computes S = scale q k^T. The grid has one block for each tile of scores.
 template <class Config>
 __device__ void standard_scores(const ForwardArgs& args) {
   const auto tile = ScoreMatrixTile<Config>::of_block(args);
@@ -110,14 +114,15 @@ __device__ void standard_scores(const ForwardArgs& args) {
   tile.for_each(product, mask, [&](int64 row, int64 key, float value) { s.row(row)[key] = args.scale * value; });
 }
 
-// Computes P = softmax of the rows of S, in place, and lse. Grid: tiles of rows, with a warp for each row.
+// Computes P = softmax of the rows of S, in place, and lse. The grid has one block for each tile of rows, and each row
+// has a warp.
 template <class Config>
 __device__ void standard_softmax(const ForwardArgs& args) {
   static_assert(Config::kThreads == Config::kBlockM * kWarpThreads);
   const auto row_tiles = static_cast<uint32>(num_tiles(args.seqlen_q, Config::kBlockM));
   const auto [batch, head, tile] = HeadTile::of_block(blockIdx.x, row_tiles, args.num_heads_q);
   const int64 row = tile * Config::kBlockM + threadIdx.x / kWarpThreads;
-  if (row >= args.seqlen_q) return;  // true for all lanes of the warp or for none
+  if (row >= args.seqlen_q) return;  // the condition is the same in all lanes of the warp
   const int64 lane = threadIdx.x % kWarpThreads;
   float* const s = score_matrix(args, 0, batch, head).row(row);
   const int64 end = mask_of<Config>(args).row(row).end;
@@ -133,7 +138,7 @@ __device__ void standard_softmax(const ForwardArgs& args) {
   if (lane == 0 && args.lse != nullptr) args.lse[args.lse_stride.offset(batch, head, row)] = row_max + logf(row_sum);
 }
 
-// Computes o = P v. Grid: tiles of rows.
+// Computes o = P v. The grid has one block for each tile of rows.
 template <class Config>
 __device__ void standard_output(const ForwardArgs& args) {
   const auto row_tiles = static_cast<uint32>(num_tiles(args.seqlen_q, Config::kBlockM));
@@ -144,14 +149,14 @@ __device__ void standard_output(const ForwardArgs& args) {
                          Config::kHeadDimV, 1.0f);
 }
 
-// Computes delta = rowsum(dout o) - dlse, which the gradient of the softmax subtracts. Grid: tiles of rows, with a warp
-// for each row.
+// Computes delta = rowsum(dout o) - dlse, which the gradient of the softmax subtracts. The grid has one block for each
+// tile of rows, and each row has a warp.
 template <class Config>
 __device__ void standard_delta(const BackwardArgs& args) {
   const auto row_tiles = static_cast<uint32>(num_tiles(args.seqlen_q, Config::kBlockM));
   const auto [batch, head, tile] = HeadTile::of_block(blockIdx.x, row_tiles, args.num_heads_q);
   const int64 row = tile * Config::kBlockM + threadIdx.x / kWarpThreads;
-  if (row >= args.seqlen_q) return;  // true for all lanes of the warp or for none
+  if (row >= args.seqlen_q) return;  // the condition is the same in all lanes of the warp
   const int lane = static_cast<int>(threadIdx.x) % kWarpThreads;
   const float* const dout = head_matrix<const float>(args.dout, args.dout_stride, batch, head, args.seqlen_q).row(row);
   const float* const o = head_matrix<const float>(args.o, args.o_stride, batch, head, args.seqlen_q).row(row);
@@ -163,7 +168,7 @@ __device__ void standard_delta(const BackwardArgs& args) {
   delta_row(args, batch, head)[row] = sum - dlse;
 }
 
-// Computes P = exp(S - lse), with S recomputed. Grid: score tiles.
+// Computes S again, and P = exp(S - lse). The grid has one block for each tile of scores.
 template <class Config>
 __device__ void standard_probabilities(const BackwardArgs& args) {
   const auto tile = ScoreMatrixTile<Config>::of_block(args);
@@ -176,13 +181,13 @@ __device__ void standard_probabilities(const BackwardArgs& args) {
   const HeadMatrix<float> p = score_matrix(args, 0, tile.batch, tile.head);
   const float* const lse = args.lse + args.lse_stride.offset(tile.batch, tile.head, 0);
   tile.for_each(product, mask, [&](int64 row, int64 key, float value) {
-    // -inf: the row saw no key, or only scores of -inf; its gradients are 0
+    // If lse is -inf, the row saw no key, or only scores of -inf, and its gradients are 0
     const float row_lse = lse[row * args.lse_stride.row];
     p.row(row)[key] = row_lse == -kInfinity ? 0.0f : expf(args.scale * value - row_lse);
   });
 }
 
-// Computes dS = P (dP - delta) with dP = dout v^T. Grid: score tiles.
+// Computes dS = P (dP - delta) with dP = dout v^T. The grid has one block for each tile of scores.
 template <class Config>
 __device__ void standard_dscores(const BackwardArgs& args) {
   const auto tile = ScoreMatrixTile<Config>::of_block(args);
@@ -199,7 +204,7 @@ __device__ void standard_dscores(const BackwardArgs& args) {
                 [&](int64 row, int64 key, float value) { ds.row(row)[key] = p.row(row)[key] * (value - delta[row]); });
 }
 
-// Computes dq = scale dS k. Grid: tiles of rows.
+// Computes dq = scale dS k. The grid has one block for each tile of rows.
 template <class Config>
 __device__ void standard_dq(const BackwardArgs& args) {
   const auto row_tiles = static_cast<uint32>(num_tiles(args.seqlen_q, Config::kBlockM));
@@ -210,13 +215,13 @@ __device__ void standard_dq(const BackwardArgs& args) {
                          Config::kHeadDim, args.scale);
 }
 
-// Computes dk = scale dS^T q. Grid: tiles of keys.
+// Computes dk = scale dS^T q. The grid has one block for each tile of keys.
 template <class Config>
 __device__ void standard_dk(const BackwardArgs& args) {
   scores_by_rows<Config>(args, 1, args.q, args.q_stride, args.dk, args.dk_stride, Config::kHeadDim, args.scale);
 }
 
-// Computes dv = P^T dout. Grid: tiles of keys.
+// Computes dv = P^T dout. The grid has one block for each tile of keys.
 template <class Config>
 __device__ void standard_dv(const BackwardArgs& args) {
   scores_by_rows<Config>(args, 0, args.dout, args.dout_stride, args.dv, args.dv_stride, Config::kHeadDimV, 1.0f);

@@ -1,20 +1,21 @@
-// Rung 04, fa1: FlashAttention's first loop order: tiles of keys outside, rows inside, o in memory between them.
+// Rung 04, fa1: uses FlashAttention's first loop order. The outer loop runs over tiles of keys, and the inner loop over
+// rows. Between tiles, o is stored in memory.
 //
-// Shapes   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d and d_v); any strides whose last is 1
-// Supports float32, d and d_v up to 128, full and causal masks, grouped heads. Every architecture
-// Before   03 tiled: a block has 16 rows, and loads every tile of keys for them
-// After    a block has an entire head, and loads a tile of keys once for every row. o, m and l of the rows are kept in
-//          memory (m and l in the workspace). They are read, rescaled and written again for each tile
-// Why      a tile of keys is copied to shared memory, between two barriers, once for each head instead of once for
-//          every 16 rows. This gives the small gain over rung 03. Compared with rung 01, the paper's order saves S and
-//          P: up to 24 bytes of traffic for each score. It adds 12 bytes of q and o for each column, row and tile of
-//          keys, which is 6 for each score at d = 64
-// Costs    the grid has only batch * heads blocks. With 128 of them on 132 multiprocessors it is faster than rung 03;
-//          with 16 it is 7 x slower. Rung 06 swaps the loops back
-// Measured 8 x 16 heads, 2048 rows and keys, full: 11.5 TFLOP/s at d = 64, 12.0 at d = 128; 1 x 16 heads, 16384 rows
-//          and keys, d = 64: 1.5. H200, CUDA 13.0
-// Run      attend run --compute fa1 --data DIR
-// Source   Dao, Fu, Ermon, Rudra, Re, FlashAttention (2022), Algorithm 1
+// Shapes:   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d and d_v); any strides whose last is 1.
+// Supports: float32, d and d_v up to 128, full and causal masks, grouped heads, and every architecture.
+// Before:   In rung 03, tiled, a block has 16 rows, and loads every tile of keys for them.
+// After:    A block has an entire head, and loads a tile of keys once for all rows. o, m and l of the rows are stored
+//           in memory, m and l in the workspace. These arrays are read, rescaled and written again for each tile.
+// Why:      A tile of keys is copied to shared memory, between two barriers, once for each head instead of once for
+//           every 16 rows. This gives the small gain over rung 03. Compared with rung 01, the paper's loop order does
+//           not store S and P, which saves up to 24 bytes of traffic for each score. It adds 12 bytes of q and o for
+//           each column, row and tile of keys. At d = 64, this is 6 bytes for each score.
+// Costs:    The grid has only batch * heads blocks. With 128 blocks on 132 multiprocessors, the rung is faster than
+//           rung 03. With 16 blocks it is 7 times slower. Rung 06 swaps the loops back.
+// Measured: 11.5 TFLOP/s at d = 64 and 12.0 at d = 128, with 8 x 16 heads, 2048 rows and keys, and no mask. With 1 x 16
+//           heads, 16384 rows and keys, and d = 64, the rung reaches 1.5. H200, CUDA 13.0.
+// Run:      `attend run --compute fa1 --data DIR`.
+// Source:   Dao, Fu, Ermon, Rudra, Re, FlashAttention (2022), Algorithm 1.
 #pragma once
 
 #include "../common/numbers.cuh"
@@ -24,8 +25,8 @@
 
 namespace attend {
 
-// Computes one head. Grid: a block for each query head. Warp w has the rows w, w + kBlockM, ... for all tiles of keys,
-// so threads exchange nothing through memory.
+// Computes one head. The grid has one block for each query head. Warp w has the rows w, w + kBlockM, and so on, for all
+// tiles of keys. So threads exchange nothing through global memory.
 template <class Config>
 __device__ void fa1_forward(const ForwardArgs& args) {
   static_assert(Config::kThreads == Config::kBlockM * kWarpThreads);
@@ -49,7 +50,7 @@ __device__ void fa1_forward(const ForwardArgs& args) {
   const WindowMask mask = mask_of<Config>(args);
   const int64 key_end = mask.row(args.seqlen_q - 1).end;
   for (int64 key_begin = 0; key_begin < key_end; key_begin += Config::kBlockN) {
-    __syncthreads();  // waits until all warps are done with the previous tile; it may then be overwritten
+    __syncthreads();  // waits until all warps have finished with the previous tile, which may then be overwritten
     shared.load_keys(k, v, key_begin);
     __syncthreads();  // waits until the tile has arrived; it may then be read
     const int64 first_row = mask.rows_of_key(key_begin).begin / Config::kBlockM * Config::kBlockM;
@@ -62,13 +63,13 @@ __device__ void fa1_forward(const ForwardArgs& args) {
       state.row_max = m_old;
       state.row_sum = lane == 0 ? l_old : 0.0f;  // the row sum is spread over the warp's lanes
       state.load(o.row(row), l_old);             // o in memory is divided by l, as in the paper
-      __syncwarp();                              // waits until all lanes have stored their part of q; the row may then
-                                                 // be read
+      __syncwarp();                              // waits until all lanes have stored their columns of q; the row may
+                                                 // then be read
       state.update(shared, shared.q[warp], num_keys, args.scale);
       const float l_new = state.total();
       state.store(o.row(row), inverse_or_zero(l_new));
       if (lane == 0) statistics[row] = {state.row_max, l_new};
-      __syncwarp();  // waits until all lanes are done with q; the next row may then overwrite it
+      __syncwarp();  // waits until all lanes have finished with q; the next row may then overwrite it
     }
   }
 

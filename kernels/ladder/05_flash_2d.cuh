@@ -1,20 +1,21 @@
-// Rung 05, flash_2d: FlashAttention's first loop order with the threads of a block as a grid over S and over o.
+// Rung 05, flash_2d: uses FlashAttention's first loop order. The threads of a block form a grid over S and over o.
 //
-// Shapes   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d and d_v); any strides whose last is 1
-// Supports float32, d and d_v up to 128, full and causal masks, grouped heads. Every architecture
-// Before   04 fa1: a warp has a row; a number of k or v that a lane reads is used in one product
-// After    16 columns x 32 rows of threads, each with 4 x 4 elements of S and 4 rows of o. A thread uses each number of
-//          q that it reads for 4 keys, and each number of k or v for 4 rows. S lies in shared memory between the two
-//          products, where a warp for each row computes the softmax
-// Why      loads from shared memory were the limit. For each fused multiply-add they fall from at least 1.25 to 0.5.
-//          Loads of o start before S is computed, and overlap with it (1.3 x, measured with 2 x 4 tiles)
-// Costs    four barriers for each tile of rows and keys, with one block on a multiprocessor: all warps idle until the
-//          slowest one arrives. The loop order still reads and writes o for each tile of keys, and batch * heads blocks
-//          leave multiprocessors idle
-// Measured 8 x 16 heads, 2048 rows and keys, full: 16.5 TFLOP/s at d = 64, 20.3 at d = 128; 1 x 16 heads, 16384 rows
-//          and keys, d = 64: 2.1. H200, CUDA 13.0
-// Run      attend run --compute flash_2d --data DIR
-// Source   Dao, Fu, Ermon, Rudra, Re, FlashAttention (2022), Algorithm 1
+// Shapes:   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d and d_v); any strides whose last is 1.
+// Supports: float32, d and d_v up to 128, full and causal masks, grouped heads, and every architecture.
+// Before:   In rung 04, fa1, a warp has a row. A number of k or v that a lane reads is used in only one product.
+// After:    A block has 16 columns x 32 rows of threads, each with 4 x 4 elements of S and 4 rows of o. A thread uses
+//           each number of q that it reads for 4 keys, and each number of k or v for 4 rows. Between the two products S
+//           lies in shared memory, where a warp for each row computes the softmax.
+// Why:      Loads from shared memory were the limit. They fall from at least 1.25 to 0.5 for each fused multiply-add.
+//           Loads of o start before S is computed, and overlap with this computation. With tiles of 2 x 4 this overlap
+//           gave a factor of 1.3.
+// Costs:    There are four barriers for each tile of rows and keys. A multiprocessor has only one block, so all its
+//           warps are idle until the slowest one arrives. The loop order still reads and writes o for each tile of
+//           keys. A grid of batch * heads blocks leaves multiprocessors idle.
+// Measured: 16.5 TFLOP/s at d = 64 and 20.3 at d = 128, with 8 x 16 heads, 2048 rows and keys, and no mask. With 1 x 16
+//           heads, 16384 rows and keys, and d = 64, the rung reaches 2.1. H200, CUDA 13.0.
+// Run:      `attend run --compute flash_2d --data DIR`.
+// Source:   Dao, Fu, Ermon, Rudra, Re, FlashAttention (2022), Algorithm 1.
 #pragma once
 
 #include "../common/numbers.cuh"
@@ -24,7 +25,8 @@
 
 namespace attend {
 
-// Adds a tile of keys to a tile of rows: to o in memory, which is always divided by l, and to the statistics.
+// Adds the contribution of a tile of keys to a tile of rows. Updates o in memory, which is always divided by l, and the
+// statistics.
 template <class Config>
 __device__ __forceinline__ void update_rows(ScoreRowsStorage<Config>& shared, const HeadMatrix<const float>& q,
                                             const HeadMatrix<float>& o, RowStatistics* statistics,
@@ -32,7 +34,7 @@ __device__ __forceinline__ void update_rows(ScoreRowsStorage<Config>& shared, co
   using Grid = ThreadGrid<Config>;
   const int num_rows = static_cast<int>(min(q.num_rows - row_begin, int64{Config::kBlockM}));
   const int thread = static_cast<int>(threadIdx.x);
-  __syncthreads();  // waits until all threads are done with the previous rows; q, s and the statistics may then be
+  __syncthreads();  // waits until all threads have finished with the previous rows; q, s and the statistics may then be
                     // overwritten
   load_tile<Config>(shared.q, q, row_begin, {Config::kHeadDim, Config::kHeadDim});
   float o_frag[Grid::kRows][Grid::kCols] = {};  // loaded now, to overlap with the computation of S
@@ -67,7 +69,7 @@ __device__ __forceinline__ void update_rows(ScoreRowsStorage<Config>& shared, co
   if (thread < num_rows) statistics[row_begin + thread] = {shared.row_max[thread], shared.row_sum[thread]};
 }
 
-// Computes one head. Grid: a block for each query head.
+// Computes one head. The grid has one block for each query head.
 template <class Config>
 __device__ void flash_2d_forward(const ForwardArgs& args) {
   static_assert(Config::kBlockM <= Config::kThreads);
@@ -89,8 +91,8 @@ __device__ void flash_2d_forward(const ForwardArgs& args) {
   const WindowMask mask = mask_of<Config>(args);
   const int64 key_end = mask.row(args.seqlen_q - 1).end;
   for (int64 key_begin = 0; key_begin < key_end; key_begin += Config::kBlockN) {
-    __syncthreads();  // waits until o and the statistics are initialised, and all threads are done with the previous
-                      // keys
+    __syncthreads();  // waits until o and the statistics are initialised, and all threads have finished with the
+                      // previous keys, which may then be overwritten
     shared.load_keys(k, v, key_begin);
     const int64 first_row = mask.rows_of_key(key_begin).begin / Config::kBlockM * Config::kBlockM;
     for (int64 row_begin = first_row; row_begin < args.seqlen_q; row_begin += Config::kBlockM) {
@@ -98,7 +100,7 @@ __device__ void flash_2d_forward(const ForwardArgs& args) {
     }
   }
 
-  __syncthreads();  // waits until the statistics are final and visible to all threads
+  __syncthreads();  // waits until the statistics are final; all threads may then read them
   if (args.lse == nullptr) return;
   for (int64 row = threadIdx.x; row < args.seqlen_q; row += Config::kThreads) {
     args.lse[args.lse_stride.offset(batch, head, row)] = statistics[row].row_max + logf(statistics[row].row_sum);

@@ -1,20 +1,22 @@
-// Rung 06, fa2_naive: FlashAttention-2's loop order: a block keeps its rows and loops over key tiles, o in registers.
+// Rung 06, fa2_naive: uses FlashAttention-2's loop order. A block keeps its rows and loops over tiles of keys, with o
+// in registers.
 //
-// Shapes   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d and d_v); any strides whose last is 1
-// Supports float32, d and d_v up to 128, full and causal masks, grouped heads. Every architecture
-// Before   05 flash_2d: tiles of keys outside, rows inside; o, m and l are read and written for each tile
-// After    the loops are swapped: a block for each tile of rows. o stays in registers until the end, and is divided by
-//          l once; m and l are in shared memory
-// Why      q and o are no longer moved for each tile of keys, which saves 12 bytes for each of their elements. In
-//          return each tile of rows reads k and v from the L2 cache. There are seqlen_q / kBlockM times as many blocks,
-//          so every multiprocessor works for any batch. At d = 64 it has three blocks, and one computes while others
-//          wait at barriers
-// Costs    0.5 loads from shared memory for each fused multiply-add, as in rung 05. S is written to shared memory,
-//          read, and written as P, and four barriers separate the phases
-// Measured 8 x 16 heads, 2048 rows and keys, full: 21.8 TFLOP/s at d = 64, 24.8 at d = 128; 1 x 16 heads, 16384 rows
-//          and keys, d = 64: 22.0. H200, CUDA 13.0
-// Run      attend run --compute fa2_naive --data DIR
-// Source   Dao, FlashAttention-2 (2023), Algorithm 1
+// Shapes:   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d and d_v); any strides whose last is 1.
+// Supports: float32, d and d_v up to 128, full and causal masks, grouped heads, and every architecture.
+// Before:   In rung 05, flash_2d, the outer loop runs over tiles of keys, and the inner loop over rows. o, m and l are
+//           read and written for each tile.
+// After:    The loops are swapped, and each tile of rows has a block. o stays in registers until the end, and is
+//           divided by l once. m and l are in shared memory.
+// Why:      q and o are no longer moved for each tile of keys, which saves 12 bytes for each of their elements. In
+//           return, each tile of rows reads k and v from the L2 cache. There are seqlen_q / kBlockM times as many
+//           blocks, so every multiprocessor works for any batch. At d = 64 a multiprocessor has three blocks, and one
+//           computes while others wait at barriers.
+// Costs:    There are 0.5 loads from shared memory for each fused multiply-add, as in rung 05. S is written to shared
+//           memory, read, and written as P. Four barriers separate these phases.
+// Measured: 21.8 TFLOP/s at d = 64 and 24.8 at d = 128, with 8 x 16 heads, 2048 rows and keys, and no mask. With 1 x 16
+//           heads, 16384 rows and keys, and d = 64, the rung reaches 22.0. H200, CUDA 13.0.
+// Run:      `attend run --compute fa2_naive --data DIR`.
+// Source:   Dao, FlashAttention-2 (2023), Algorithm 1.
 #pragma once
 
 #include "../attention/work.cuh"
@@ -24,7 +26,7 @@
 
 namespace attend {
 
-// Computes a tile of rows. Grid: tiles of kBlockM rows of every query head.
+// Computes a tile of rows. The grid has one block for each tile of kBlockM rows of every query head.
 template <class Config>
 __device__ void fa2_naive_forward(const ForwardArgs& args) {
   static_assert(Config::kBlockM <= Config::kThreads);
@@ -51,9 +53,10 @@ __device__ void fa2_naive_forward(const ForwardArgs& args) {
   }
   float o_frag[Grid::kRows][Grid::kCols] = {};
   for (int64 key_begin = 0; key_begin < key_end; key_begin += Config::kBlockN) {
-    __syncthreads();  // waits until all threads are done with the previous tile and its P; they may then be overwritten
+    __syncthreads();  // waits until all threads have finished with the previous tile and its P, which may then be
+                      // overwritten
     shared.load_keys(k, v, key_begin);
-    __syncthreads();  // waits until the tile has arrived, and q before the first one; they may then be read
+    __syncthreads();  // waits until the tile has arrived, and in the first iteration also q; they may then be read
     shared.compute_scores(mask, row_begin, key_begin, args.scale);
     __syncthreads();  // waits until S is complete; warps may then read full rows
     shared.update_softmax();
@@ -66,7 +69,7 @@ __device__ void fa2_naive_forward(const ForwardArgs& args) {
     Grid::multiply_pv(o_frag, shared.s, shared.v);
   }
 
-  __syncthreads();  // waits until the statistics are initialised, for the case without any tile
+  __syncthreads();  // waits until the statistics are initialised, in case there is no tile of keys
   Grid::for_each_output(o_frag, num_rows, [&](int row, int col, float& value) {
     o.row(row_begin + row)[col] = value * inverse_or_zero(shared.row_sum[row]);
   });

@@ -1,18 +1,22 @@
-// Rung 07, scalar2d_row_tile: the loop of rung 06 with scores, statistics and o of a row tile in registers.
+// Rung 07, scalar2d_row_tile: has the loop of rung 06, but keeps scores, statistics and o of a tile of rows in
+// registers.
 //
-// Shapes   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d and d_v); any strides whose last is 1
-// Supports float32, d and d_v up to 128, full and causal masks, grouped heads. Every architecture
-// Before   06 fa2_naive: 4 x 4 scores for each thread, and the softmax between barriers, on S in shared memory
-// After    8 x 4 scores for each thread. The 16 threads that share rows are half a warp. They get a row's maximum and
-//          sum by shuffles, and keep m and l in registers. Only P is passed through shared memory, within the half warp
-// Why      loads from shared memory for each fused multiply-add fall from 0.5 to 0.375, and to 0.25 for P v at d = 128.
-//          Two of four barriers are gone, and S is no longer written to shared memory
-// Costs    a load instruction still moves only one word; 08 fa2 moves four. During the barriers around load_keys only
-//          the multiprocessor's other block computes. P is still written to shared memory and read
-// Measured 8 x 16 heads, 2048 rows and keys, full: 29.2 TFLOP/s at d = 64, 30.7 at d = 128; causal 25.0 and 26.2.
-//          H200, CUDA 13.0
-// Run      attend run --compute scalar2d_row_tile --data DIR
-// Source   Dao, FlashAttention-2 (2023), Algorithm 1
+// Shapes:   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d and d_v); any strides whose last is 1.
+// Supports: float32, d and d_v up to 128, full and causal masks, grouped heads, and every architecture.
+// Before:   In rung 06, fa2_naive, a thread has 4 x 4 scores. The softmax is computed between barriers, on S in shared
+//           memory.
+// After:    A thread has 8 x 4 scores. The 16 threads that share rows are half a warp. They compute the maximum and the
+//           sum of a row by shuffles, and keep m and l in registers. Only P is passed through shared memory, within the
+//           half warp.
+// Why:      Loads from shared memory fall from 0.5 to 0.375 for each fused multiply-add, and to 0.25 for P v at d =
+//           128. Two of the four barriers are gone, and S is no longer written to shared memory.
+// Costs:    A load instruction still moves only one word, whereas rung 08 moves four. During the barriers around
+//           load_keys, only the other block of the multiprocessor computes. P is still written to shared memory and
+//           read.
+// Measured: 29.2 TFLOP/s at d = 64 and 30.7 at d = 128, with 8 x 16 heads, 2048 rows and keys, and no mask. With a
+//           causal mask, the rung reaches 25.0 and 26.2. H200, CUDA 13.0.
+// Run:      `attend run --compute scalar2d_row_tile --data DIR`.
+// Source:   Dao, FlashAttention-2 (2023), Algorithm 1.
 #pragma once
 
 #include "../attention/work.cuh"
@@ -38,14 +42,14 @@ struct RowTileStorage {
   }
 };
 
-// The rows of a thread; the 16 threads of a half warp have the same rows.
+// State of a thread's rows. The 16 threads of a half warp have the same rows.
 template <class Config>
 struct RowTileState {
   using Grid = ThreadGrid<Config>;
 
-  float row_max[Grid::kRows];              // m: running row maximum
+  float row_max[Grid::kRows];              // m, the running row maximum
   float row_sum[Grid::kRows];              // this thread's share of l
-  float o_frag[Grid::kRows][Grid::kCols];  // sum of exp(s - m) v
+  float o_frag[Grid::kRows][Grid::kCols];  // the sum of exp(s - m) v
 
   __device__ __forceinline__ void clear() {
 #pragma unroll
@@ -65,7 +69,8 @@ struct RowTileState {
 #pragma unroll
       for (int j = 0; j < Grid::kKeys; ++j) new_max = fmaxf(new_max, s_frag[i][j]);
       new_max = warp_max<Grid::kColThreads>(new_max);
-      const float rescale = expf(row_max[i] - exponent_base(new_max));  // 0 for the first tile: exp(-inf - m)
+      const float rescale = expf(row_max[i] - exponent_base(new_max));  // rescale is 0 for the first tile, because
+                                                                        // row_max is -inf
       row_max[i] = new_max;
       row_sum[i] *= rescale;
 #pragma unroll
@@ -78,7 +83,7 @@ struct RowTileState {
     }
   }
 
-  // Reduces l over the 16 threads, and divides o by it.
+  // Sums l over the 16 threads that share a row, and divides o by it.
   __device__ __forceinline__ void finish() {
 #pragma unroll
     for (int i = 0; i < Grid::kRows; ++i) {
@@ -90,7 +95,7 @@ struct RowTileState {
   }
 };
 
-// Computes a tile of rows. Grid: tiles of kBlockM rows of every query head.
+// Computes a tile of rows. The grid has one block for each tile of kBlockM rows of every query head.
 template <class Config>
 __device__ void scalar2d_row_tile_forward(const ForwardArgs& args) {
   using Grid = ThreadGrid<Config>;
@@ -112,9 +117,9 @@ __device__ void scalar2d_row_tile_forward(const ForwardArgs& args) {
   RowTileState<Config> state;
   state.clear();
   for (int64 key_begin = 0; key_begin < key_end; key_begin += Config::kBlockN) {
-    __syncthreads();  // waits until all threads are done with the previous tile; it may then be overwritten
+    __syncthreads();  // waits until all threads have finished with the previous tile, which may then be overwritten
     shared.load_keys(k, v, key_begin);
-    __syncthreads();  // waits until the tile has arrived, and q before the first one; they may then be read
+    __syncthreads();  // waits until the tile has arrived, and in the first iteration also q; they may then be read
     float s_frag[Grid::kRows][Grid::kKeys];
     Grid::multiply_qk(s_frag, shared.q, shared.k);
     Grid::scale_and_mask(s_frag, mask, row_begin, key_begin, args.scale);
@@ -124,7 +129,7 @@ __device__ void scalar2d_row_tile_forward(const ForwardArgs& args) {
 #pragma unroll
       for (int j = 0; j < Grid::kKeys; ++j) shared.p[Grid::row(i)][Grid::col(j)] = s_frag[i][j];
     }
-    __syncwarp();  // waits until P of these rows is complete; only this warp accesses it
+    __syncwarp();  // waits until P of the warp's rows is complete; no other warp accesses these rows
     Grid::multiply_pv(state.o_frag, shared.p, shared.v);
   }
 

@@ -1,20 +1,24 @@
-// Rung 08, fa2: o = softmax(scale q k^T) v in float32 on CUDA cores, with register tiles and overlapped copies.
+// Rung 08, fa2: computes o = softmax(scale q k^T) v in float32 on CUDA cores, with register tiles and overlapped
+// copies.
 //
-// Shapes   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d); any strides whose last is 1
-// Supports float32, d from 1 to 128 (in tiles of 32, 64, 96 or 128 columns), full and causal masks, grouped heads;
-//          forward here, backward in 08_fa2_backward.cuh. sm_80 and newer (cp.async)
-// Before   07 scalar2d_row_tile: 0.375 words from shared memory for each multiplication, with an instruction for each
-//          word. No computation overlaps with the loads of keys
-// After    a thread has a tile of 8 x 8 scores and outputs: four loads of 16 bytes feed 64 multiplications. cp.async
-//          copies k while p v is computed, and v while q k^T is computed. q, k and p are transposed; fp32_product.cuh
-//          gives the reason
-// Why      each load feeds 16 multiplications, so fewer instructions are loads. The two register banks each deliver one
-//          operand a clock. With columns of q^T and k^T, two are nearly always enough
-// Costs    up to 244 registers for each thread, so only 8 warps on a multiprocessor; p is passed through shared memory
-// Measured TFLOP/s, 4 B H S^2 D operations. H200, CUDA 13.0
-//          (B, H, S, D) = (8, 16, 2048, 64): 45.7; (8, 8, 2048, 128): 40; (4, 12, 1024, 64): 38; of 65 at most
-// Run      attend run --compute fa2 --data DIR
-// Source   Dao, FlashAttention-2 (2023), Algorithm 1
+// Shapes:   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d); any strides whose last is 1.
+// Supports: float32, d from 1 to 128 in tiles of 32, 64, 96 or 128 columns, full and causal masks, and grouped heads.
+// The backward pass is in 08_fa2_backward.cuh. Requires sm_80 or newer, because of cp.async.
+// Before:   Rung 07, scalar2d_row_tile, reads 0.375 words from shared memory for each multiplication, with an
+//           instruction for each word. No computation overlaps with the loads of keys.
+// After:    A thread has a tile of 8 x 8 scores and outputs, so four loads of 16 bytes feed 64 multiplications.
+//           cp.async copies k while p v is computed, and v while q k^T is computed. q, k and p are transposed, for a
+//           reason that fp32_product.cuh explains.
+// Why:      Each load feeds 16 multiplications, so fewer instructions are loads. Each of the two register banks
+//           delivers one operand a clock. If products sum over rows of q^T and k^T, two operands a clock are nearly
+//           always enough.
+// Costs:    A thread needs up to 244 registers, so a multiprocessor has only 8 warps. p is passed through shared
+//           memory.
+// Measured: TFLOP/s for (B, H, S, D) = (batch, heads, rows and keys, d), on an H200 with CUDA 13.0. The rung reaches
+//           45.7 for (8, 16, 2048, 64), 40 for (8, 8, 2048, 128), and 38 for (4, 12, 1024, 64). The limit of the GPU is
+//           65. A forward pass counts 4 B H S^2 D operations.
+// Run:      `attend run --compute fa2 --data DIR`.
+// Source:   Dao, FlashAttention-2 (2023), Algorithm 1.
 #pragma once
 
 #include "../attention/head_matrix.cuh"
@@ -31,9 +35,9 @@
 
 namespace attend {
 
-// The division of a block's tile. A warp has all keys of kWarpRows rows. A lane has kRows x kKeys scores and kRows x
-// kDims outputs. Lanes are a grid of kLanesY x kLanesX. The rows of a lane are neighbours, and its keys are kLanesX
-// apart.
+// How a block's tile is divided. A warp has kWarpRows rows with all their keys. A lane has kRows x kKeys scores and
+// kRows x kDims outputs. Lanes form a grid of kLanesY x kLanesX. The rows of a lane are neighbours, and its keys are
+// kLanesX apart.
 template <class Config>
 struct Fa2ForwardShape {
   static constexpr Fa2ForwardTile kTile = {.block_m = Config::kBlockM,
@@ -41,19 +45,21 @@ struct Fa2ForwardShape {
                                            .threads = Config::kThreads,
                                            .lanes_x = Config::kLanesX,
                                            .min_blocks = 0};
-  static constexpr int kDepth = fa2_depth(Config::kHeadDim);  // columns of q and k
-  static constexpr int kCols = fa2_cols(Config::kHeadDim);    // columns of v and o
+  static constexpr int kDepth = fa2_depth(Config::kHeadDim);  // number of columns of q and k
+  static constexpr int kCols = fa2_cols(Config::kHeadDim);    // number of columns of v and o
   static constexpr int kLanesX = Config::kLanesX;
   static constexpr int kLanesY = 32 / kLanesX;
   static constexpr int kWarpRows = Config::kBlockM / (Config::kThreads / 32);
   static constexpr int kRows = kWarpRows / kLanesY;
   static constexpr int kKeys = Config::kBlockN / kLanesX;
   static constexpr int kDims = kCols / kLanesX;
-  static constexpr int kStep = kLanesX * kChunkBytes;  // bytes between a lane's chunks in a row of k or v
+  static constexpr int kStep = kLanesX * kChunkBytes;  // bytes from one of a lane's chunks in a row of k or v to its
+                                                       // next
   static_assert(kRows % 4 == 0 && kKeys % 4 == 0 && kDims % 4 == 0 && kLanesX % 8 == 0);
   using Keys = KeySteps<kLanesX, 4 * kLanesX>;
 
-  // Tiles in shared memory, and their offsets in bytes. q, k and p are transposed: products sum over their rows.
+  // Tiles in shared memory, and their offsets in bytes. q, k and p are transposed, because products sum over the rows
+  // of a tile.
   using QTile = Fp32Tile<kDepth, PaddedRows<Config::kBlockM, kTransposedPadding>>;
   using KTile = Fp32Tile<kDepth, PaddedRows<Config::kBlockN, kTransposedPadding>>;
   using VTile = Fp32Tile<Config::kBlockN, PaddedRows<kCols, 0>>;
@@ -66,19 +72,21 @@ struct Fa2ForwardShape {
   static_assert(kK - kQ == QTile::kBytes && kV - kK == KTile::kBytes && kP - kV == VTile::kBytes &&
                 Config::kSmemBytes - kP == PTile::kBytes);
 
-  // A lane's numbers, and its columns in products: keys of k, columns of v.
+  // A lane's share of scores and outputs. In the product for S, the columns of a lane are keys. In the product for O,
+  // they are columns of v.
   using Scores = float[kRows][kKeys];
   using Outputs = float[kRows][kDims];
   using KeyColumns = Fp32Chunks<KTile, kStep>;
   using ValueColumns = Fp32Chunks<VTile, kStep>;
 };
 
-// Running softmax of a lane's rows. Maxima are the same in all lanes of a row. Sums cover only the lane's keys.
+// Running softmax of a lane's rows. The maximum of a row is the same in all lanes that share the row. A sum covers only
+// the lane's keys.
 template <class Config>
 struct RowSoftmax {
   static constexpr int kRows = Fa2ForwardShape<Config>::kRows;
-  float max[kRows];  // maximum of q.k; -inf before the first key
-  float sum[kRows];  // sum of exp(scale (q.k - max))
+  float max[kRows];  // maximum of q.k, or -inf before the first key
+  float sum[kRows];  // sum of exp(scale (q.k - max)) over the lane's keys
 };
 
 // Turns scores into p relative to the new maxima, and rescales o and the sums. The maximum is subtracted before
@@ -98,7 +106,8 @@ __device__ __forceinline__ void softmax_tile(typename Fa2ForwardShape<Config>::S
       tile_max = fmaxf(tile_max, __shfl_xor_sync(0xffffffff, tile_max, lanes));
     }
     const float new_max = fmaxf(rows.max[i], tile_max);
-    const float base = new_max == -kInfinity ? 0.0f : new_max;  // no key so far: makes p = 2^-inf, not NaN
+    const float base = new_max == -kInfinity ? 0.0f : new_max;  // If there was no key so far, p becomes 2^-inf instead
+                                                                // of NaN
     const float rescale = exp2_fast((rows.max[i] - base) * scale_log2);
     rows.max[i] = new_max;
     float sum = 0.0f;
@@ -113,7 +122,7 @@ __device__ __forceinline__ void softmax_tile(typename Fa2ForwardShape<Config>::S
   }
 }
 
-// Stores the lane's p, as columns of the tile in shared memory.
+// Stores the lane's p as columns of the tile in shared memory.
 template <class Config>
 __device__ __forceinline__ void store_transposed(const typename Fa2ForwardShape<Config>::Scores& p, int lane_row,
                                                  int lane_x) {
@@ -128,7 +137,7 @@ __device__ __forceinline__ void store_transposed(const typename Fa2ForwardShape<
   }
 }
 
-// Stores the lane's part of o and lse.
+// Stores the lane's share of o and lse.
 template <class Config>
 __device__ __forceinline__ void store_output(const ForwardArgs& args, uint32 batch, uint32 head, int64 first_row,
                                              const RowSoftmax<Config>& rows,
@@ -150,13 +159,13 @@ __device__ __forceinline__ void store_output(const ForwardArgs& args, uint32 bat
   }
 }
 
-// Computes one tile of kBlockM query rows. Grid: tiles of every query head.
+// Computes one tile of kBlockM query rows. The grid has one block for each tile of every query head.
 template <class Config>
 __device__ void fa2_forward(const ForwardArgs& args) {
   using Shape = Fa2ForwardShape<Config>;
   constexpr bool kCausal = Config::kMask == MaskKind::kCausal;
   const auto row_tiles = static_cast<uint32>(num_tiles(args.seqlen_q, Config::kBlockM));
-  // Causal: the last tiles have the most keys and start first.
+  // Under a causal mask, the last tiles have the most keys, so they start first
   const auto [batch, head, tile] = kCausal ? tile_by_tile(gridDim.x - 1 - blockIdx.x, args.batch, args.num_heads_q)
                                            : HeadTile::of_block(blockIdx.x, row_tiles, args.num_heads_q);
   const uint32 head_k = key_head_of(args, head);
@@ -169,7 +178,7 @@ __device__ void fa2_forward(const ForwardArgs& args) {
   const int lane_row = threadIdx.x / 32 * Shape::kWarpRows + threadIdx.x % 32 / Config::kLanesX * Shape::kRows;
   const WindowMask mask = mask_of<Config>(args);
   const int64 num_keys = mask.rows(tile_row, min(tile_row + Config::kBlockM, args.seqlen_q)).end;
-  const int64 open_keys = mask.row(tile_row).end;  // every row of the tile sees the keys before this one
+  const int64 open_keys = mask.row(tile_row).end;  // every row of the tile sees all keys before this one
   const float scale_log2 = args.scale * kLog2E;
 
   RowSoftmax<Config> rows;

@@ -1,22 +1,23 @@
-// Rung 08, fa2, backward: dq, dk, dv of o = softmax(scale q k^T) v in float32 on CUDA cores.
+// Rung 08, fa2, backward pass: computes dq, dk and dv of o = softmax(scale q k^T) v in float32 on CUDA cores.
 //
 //   p = exp(scale q k^T - lse)    delta = rowsum(dout * o) - dlse    ds = p * (dout v^T - delta)
 //   dv = p^T dout                 dk = scale ds^T q                  dq = scale ds k
 //
-// Shapes   as in 08_fa2.cuh
-// Supports as in 08_fa2.cuh. Atomic additions sum dq, so its last bits differ from run to run
-// Before   the standard backward pass keeps p and ds in memory
-// After    a block owns kBlockN keys, with dk and dv in registers, and loops over the tiles of query rows. It computes
-//          p again from lse. Each tile's part of dq is added to dq in memory. The L2 cache does the addition, and no
-//          thread waits for it
-// Why      five products, all from shared memory through register tiles of 8 x 4 numbers, and nothing of size
-//          seqlen_q x seqlen_k in memory
-// Costs    p, then ds, are passed through shared memory, with five barriers for each tile. k is stored twice, as rows
-//          and as columns. Registers limit a multiprocessor to 8 warps. The preceding kernel must zero dq
-// Measured TFLOP/s, 10 B H S^2 D operations. H200, CUDA 13.0
-//          (B, H, S, D) = (8, 16, 2048, 64): 41; (8, 8, 2048, 128): 34; (4, 12, 1024, 64): 39
-// Run      attend run --compute fa2 --mode both --data DIR
-// Source   Dao, FlashAttention-2 (2023), Algorithm 2
+// Shapes:   as in 08_fa2.cuh.
+// Supports: the same problems as 08_fa2.cuh. Atomic additions sum dq, so its last bits differ from run to run.
+// Before:   The standard backward pass stores p and ds in memory.
+// After:    A block owns kBlockN keys, with dk and dv in registers, and loops over the tiles of query rows. It computes
+//           p again from lse. The contribution of each tile is added to dq in memory. The L2 cache does the addition,
+//           and no thread waits for it.
+// Why:      All five products read shared memory through register tiles of 8 x 4 numbers, and nothing of size seqlen_q
+//           x seqlen_k is stored in memory.
+// Costs:    p, and then ds, are passed through shared memory, with five barriers for each tile. k is stored twice, as
+//           rows and as columns. Registers limit a multiprocessor to 8 warps. The preceding kernel must zero dq.
+// Measured: TFLOP/s for (B, H, S, D) = (batch, heads, rows and keys, d), on an H200 with CUDA 13.0. The rung reaches 41
+//           for (8, 16, 2048, 64), 34 for (8, 8, 2048, 128), and 39 for (4, 12, 1024, 64). A backward pass counts 10 B
+//           H S^2 D operations.
+// Run:      `attend run --compute fa2 --mode both --data DIR`.
+// Source:   Dao, FlashAttention-2 (2023), Algorithm 2.
 #pragma once
 
 #include "../attention/head_matrix.cuh"
@@ -34,7 +35,7 @@
 
 namespace attend {
 
-// The division of a block's tiles. Threads are a grid of kThreadsY x kThreadsX. A thread has kRows x kKeys scores,
+// How a block's tiles are divided. Threads form a grid of kThreadsY x kThreadsX. A thread has kRows x kKeys scores,
 // kKeysOut x kDims of dk and dv, and kRows x kDims of dq.
 template <class Config>
 struct Fa2BackwardShape {
@@ -43,8 +44,8 @@ struct Fa2BackwardShape {
                                             .threads = Config::kThreads,
                                             .threads_x = Config::kThreadsX,
                                             .min_blocks = 0};
-  static constexpr int kDepth = fa2_depth(Config::kHeadDim);  // columns that q k^T and dout v^T sum over
-  static constexpr int kCols = fa2_cols(Config::kHeadDim);    // columns of the gradients
+  static constexpr int kDepth = fa2_depth(Config::kHeadDim);  // number of columns over which q k^T and dout v^T sum
+  static constexpr int kCols = fa2_cols(Config::kHeadDim);    // number of columns of the gradients
   static constexpr int kLanesX = 8;
   static constexpr int kThreadsX = Config::kThreadsX;
   static constexpr int kThreadsY = Config::kThreads / kThreadsX;
@@ -52,9 +53,10 @@ struct Fa2BackwardShape {
   static constexpr int kKeys = Config::kBlockN / kThreadsX;
   static constexpr int kKeysOut = Config::kBlockN / kThreadsY;
   static constexpr int kDims = kCols / kThreadsX;
-  // Bytes between a thread's chunks of a row.
+  // Bytes from one of a thread's chunks of a row to its next.
   static constexpr int kStep = kThreadsX * kChunkBytes;
-  static constexpr int kKeyPart = kKeys < kChunkFloats ? kKeys : kChunkFloats;  // keys in one of these chunks
+  static constexpr int kKeyPart = kKeys < kChunkFloats ? kKeys : kChunkFloats;  // number of keys in one of a thread's
+                                                                                // chunks
   static_assert(kSavedRowsTile % Config::kBlockM == 0);
   static_assert(kThreadsX % kLanesX == 0 && kKeysOut % 4 == 0 && kDims % 4 == 0);
   using Keys = KeySteps<1, 4 * kThreadsX>;
@@ -69,15 +71,15 @@ struct Fa2BackwardShape {
   static constexpr int kK = kTile.k_begin(Config::kHeadDim);
   static constexpr int kQ = kTile.q_begin(Config::kHeadDim);
   static constexpr int kDout = kTile.dout_begin(Config::kHeadDim);
-  static constexpr int kScores = kTile.scores_begin(Config::kHeadDim);  // p, then ds
+  static constexpr int kScores = kTile.scores_begin(Config::kHeadDim);  // holds p, and later ds
   static constexpr int kSaved = kTile.saved_begin(Config::kHeadDim);
   static_assert(kTile.smem_bytes(Config::kHeadDim) == Config::kSmemBytes);
   static_assert(kK - kVTransposed == TransposedTile::kBytes && kQ - kK == KTile::kBytes &&
                 kDout - kQ == QueryTile::kBytes && kSaved - kScores == ScoreTile::kBytes);
   static_assert(kQ % kBankRowBytes == 0 && kDout % kBankRowBytes == 0 &&
-                kScores % kBankRowBytes == 0);  // FlippedRows needs this alignment
+                kScores % kBankRowBytes == 0);  // FlippedRows requires this alignment
 
-  // A thread's numbers, and its columns in products.
+  // A thread's share of scores and gradients, and its columns in products.
   using Scores = float[kRows][kKeys];
   using KeySums = float[kKeysOut][kDims];
   using TransposedColumns = Fp32Chunks<TransposedTile, kStep>;
@@ -85,7 +87,7 @@ struct Fa2BackwardShape {
   using KeyColumns = Fp32Chunks<KTile, kStep>;
 };
 
-// A thread's place. A warp is 8 lanes wide and 4 high, and the warps of a block fill the grid row by row.
+// Place of a thread in the grid. A warp is 8 lanes wide and 4 high, and the warps of a block fill the grid row by row.
 template <class Config>
 struct Fa2ThreadPlace {
   int x;
@@ -101,7 +103,7 @@ struct Fa2ThreadPlace {
   [[nodiscard]] __device__ __forceinline__ ChunksOfLane chunks() const { return {x, Config::kThreadsX}; }
 };
 
-// One query head's rows, over which the block of a key tile loops.
+// Rows of one query head. The block of a tile of keys loops over them.
 template <class Config>
 struct RowWalk {
   using Shape = Fa2BackwardShape<Config>;
@@ -125,7 +127,7 @@ struct RowWalk {
             args.seqlen_q};
   }
 
-  // copy_q() and copy_dout() start the copies of the tile of rows from `row` on, if there is one.
+  // copy_q() and copy_dout() start the copies of the tile of rows that begins with `row`, if there is one.
   __device__ __forceinline__ void copy_q(int64 row) const {
     if (row >= seqlen_q) return;
     copy_tile_async<Config, typename Shape::QueryTile>(Shape::kQ, q + row * q_stride, q_stride, seqlen_q - row);
@@ -163,8 +165,9 @@ __device__ __forceinline__ void store_scores(const typename Fa2BackwardShape<Con
   }
 }
 
-// Turns products into p. The change to base 2 rounds lse again, which matters if lse is large. In that case the product
-// is rounded as lse is, and the base changes last. So the one large score of such a row minus lse is exactly 0.
+// Turns products into p. Converting lse to base 2 rounds it again, which matters if lse is large. In that case, the
+// product is first rounded as lse was, then lse is subtracted, and only the difference is converted. So the result is
+// exactly 0 for the one large score of such a row.
 template <class Config>
 __device__ __forceinline__ void probabilities(typename Fa2BackwardShape<Config>::Scores& p, const Fa2SavedRow* rows,
                                               float scale) {
@@ -192,8 +195,8 @@ __device__ __forceinline__ void probabilities(typename Fa2BackwardShape<Config>:
   }
 }
 
-// Stores p of a tile to shared memory, and computes ds in registers. ds replaces p in shared memory after dv has been
-// summed.
+// Stores p of a tile to shared memory, and computes ds in registers. ds replaces p in shared memory after p has been
+// used for dv.
 template <class Config>
 __device__ __forceinline__ void score_gradients(typename Fa2BackwardShape<Config>::Scores& ds, const WindowMask& mask,
                                                 int64 row, int64 key, float scale, const Fa2ThreadPlace<Config>& me) {
@@ -221,7 +224,7 @@ __device__ __forceinline__ void score_gradients(typename Fa2BackwardShape<Config
   }
 }
 
-// Processes one tile of rows, whose q and dout have arrived or are being copied. Adds to dk and dv, and to dq in
+// Processes one tile of rows. q and dout of the tile have arrived or are being copied. Adds to dk and dv, and to dq in
 // memory.
 template <class Config>
 __device__ __forceinline__ void backward_tile(typename Fa2BackwardShape<Config>::KeySums& dk,
@@ -242,12 +245,13 @@ __device__ __forceinline__ void backward_tile(typename Fa2BackwardShape<Config>:
   score_gradients<Config>(ds, mask, row, key, args.scale, me);
   __syncthreads();  // waits until p is complete; it may then be read
   Fp32Columns<ScoreTile>{Shape::kScores, my_keys}.add_product(dv, Queries{Shape::kDout, my_dims});
-  __syncthreads();  // waits until every warp is done with p, dout and the saved rows; they may then be overwritten
+  __syncthreads();  // waits until every warp has finished with p, dout and the saved rows, which may then be
+                    // overwritten
   walk.copy_dout(row + Config::kBlockM);
   store_scores<Config>(ds, me);
   __syncthreads();  // waits until ds is complete; it may then be read
   Fp32Columns<ScoreTile>{Shape::kScores, my_keys}.add_product(dk, Queries{Shape::kQ, my_dims});
-  __syncthreads();  // waits until every warp is done with q; the next one may then be copied
+  __syncthreads();  // waits until every warp has finished with q; the next tile of q may then be copied
   walk.copy_q(row + Config::kBlockM);
   float dq[kRows][kDims] = {};
   Fp32Rows<ScoreTile>{Shape::kScores + ScoreTile::offset(me.y * kRows, 0)}.add_product(
@@ -257,14 +261,15 @@ __device__ __forceinline__ void backward_tile(typename Fa2BackwardShape<Config>:
                                                walk.dq_stride, walk.seqlen_q - my_row, me.chunks());
 }
 
-// Computes dk and dv of one tile of kBlockN keys, and its part of dq. Grid: tiles of every key head.
+// Computes dk and dv of one tile of kBlockN keys, and adds the tile's contribution to dq. The grid has one block for
+// each tile of every key head.
 template <class Config>
 __device__ void fa2_backward(const BackwardArgs& args) {
   using Shape = Fa2BackwardShape<Config>;
   using Transposed = typename Shape::TransposedTile;
   constexpr bool kCausal = Config::kMask == MaskKind::kCausal;
   const auto key_tiles = static_cast<uint32>(num_tiles(args.seqlen_k, Config::kBlockN));
-  // Causal: the most rows see the first tiles, which start first.
+  // Under a causal mask, the most rows see the first tiles, so these start first
   const auto [batch, head_k, tile] = kCausal ? tile_by_tile(blockIdx.x, args.batch, args.num_heads_k)
                                              : HeadTile::of_block(blockIdx.x, key_tiles, args.num_heads_k);
   const int64 key = tile * Config::kBlockN;

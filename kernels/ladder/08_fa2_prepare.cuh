@@ -1,10 +1,10 @@
-// Rung 08, fa2, the first kernel of the backward pass: the saved values of every query row, and zeros in dq.
+// Rung 08, fa2, first kernel of the backward pass: computes the saved values of every query row, and zeroes dq.
 //
 //   delta = rowsum(dout * o) - dlse
 //
-// Shapes   as in 08_fa2.cuh; saved rows (batch, heads, seqlen_q in full tiles) in the workspace
-// Called   as the first step of the backward pass; 08_fa2_backward.cuh reads its results
-// Source   Dao, FlashAttention-2 (2023), Algorithm 2, line 4
+// Shapes:   as in 08_fa2.cuh. The workspace holds saved rows (batch, heads, seqlen_q rounded up to full tiles).
+// Called:   as the first step of the backward pass. 08_fa2_backward.cuh reads the results.
+// Source:   Dao, FlashAttention-2 (2023), Algorithm 2, line 4.
 #pragma once
 
 #include "../attention/work.cuh"
@@ -18,15 +18,15 @@
 
 namespace attend {
 
-// Returns the saved values of a head's rows; heads are padded to full tiles of rows.
+// Returns the saved values of a head's rows. Each head is padded to full tiles of rows.
 [[nodiscard]] __device__ __forceinline__ Fa2SavedRow* fa2_saved_rows(const BackwardArgs& args, uint32 batch,
                                                                      uint32 head) {
   const int64 rows = num_tiles(args.seqlen_q, kSavedRowsTile) * kSavedRowsTile;
   return static_cast<Fa2SavedRow*>(args.workspace) + (int64{batch} * args.num_heads_q + head) * rows;
 }
 
-// Computes the saved values of kBlockM rows, and zeros their dq. Grid: tiles of every query head. Eight lanes share a
-// row.
+// Computes the saved values of kBlockM rows, and zeroes their dq. The grid has one block for each tile of every query
+// head. Eight lanes share a row.
 template <class Config>
 __device__ void fa2_backward_prepare(const BackwardArgs& args) {
   static_assert(Config::kBlockM == kSavedRowsTile);

@@ -1,20 +1,20 @@
-// Rung 09, warp_wmma: o = softmax(scale q k^T) v on tensor cores, one warp for each block, through nvcuda::wmma.
+// Rung 09, warp_wmma: computes o = softmax(scale q k^T) v on tensor cores through nvcuda::wmma, with one warp in each
+// block.
 //
-// Shapes   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d); any strides whose last is 1
-// Supports float16 and bfloat16, d = 64 and 128, full and causal masks, grouped heads, rows aligned to 16 bytes. sm_80
-//          and newer
-// Before   08 fa2: float32 on CUDA cores, 128 multiply-adds a clock on each multiprocessor
-// After    16 x 16 x 16 products by one warp; S, P and O pass through shared memory, where any thread can read any
-//          element
-// Why      a tensor core does 8 to 16 times the multiply-adds of the CUDA cores, and operands are half as
-//          wide
-// Costs    O is read from and written to shared memory for every 32 keys (4 d bytes for each row, twice, compared with
-//          4 d for k and v together). Rows of a tile share banks. Every 16 rows read all of k and v from the L2 cache.
-//          So this rung is slower than 08, and so are 10 and 11: the tensor cores wait for work that 12 and 13 make
-//          cheap
-// Measured bf16, (2, 16, 8192, 128), full, H200, CUDA 13.0: 16 TFLOP/s
-// Run      attend run --compute warp_wmma --data DIR    (made by attend generate --dtype bf16)
-// Source   Dao, FlashAttention-2 (2023), Algorithm 1; CUDA C++ Programming Guide, Warp matrix functions
+// Shapes:   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d); any strides whose last is 1.
+// Supports: float16 and bfloat16, d = 64 and 128, full and causal masks, grouped heads, and rows aligned to 16 bytes.
+// Requires sm_80 or newer.
+// Before:   Rung 08, fa2, computes in float32 on CUDA cores, which do 128 multiply-adds a clock on each multiprocessor.
+// After:    A warp computes 16 x 16 x 16 products. S, P and O are passed through shared memory, where any thread can
+//           read any element.
+// Why:      A tensor core does 8 to 16 times the multiply-adds of the CUDA cores, and operands are half as wide.
+// Costs:    O is read from and written to shared memory for every 32 keys. This is 4 d bytes for each row, twice,
+//           compared with 4 d bytes for k and v together. Rows of a tile lie in the same banks. Every tile of 16 rows
+//           reads all of k and v from the L2 cache. So this rung is slower than rung 08, and so are rungs 10 and 11.
+//           The tensor cores wait for other work, which rungs 12 and 13 make cheap.
+// Measured: 16 TFLOP/s in bfloat16 with batch 2, 16 heads, 8192 rows and keys, d = 128 and no mask. H200, CUDA 13.0.
+// Run:      `attend run --compute warp_wmma --data DIR`, with data made by `attend generate --dtype bf16`.
+// Source:   Dao, FlashAttention-2 (2023), Algorithm 1; CUDA C++ Programming Guide, Warp matrix functions.
 #pragma once
 
 #include "../attention/head_matrix.cuh"
@@ -28,7 +28,7 @@
 
 namespace attend {
 
-// One warp's tiles. Lane i works on key i of a tile, so kBlockN = 32.
+// Tiles of one warp. Lane i works on key i of a tile, so kBlockN = 32.
 template <class Config>
 struct alignas(128) WarpStorage {
   using Element = typename WmmaElement<Config::kElement>::Type;
@@ -37,10 +37,10 @@ struct alignas(128) WarpStorage {
   RowMajorTile<Config::kBlockN, Config::kHeadDim> v;
   float s[Config::kBlockM][Config::kBlockN];
   Element p[Config::kBlockM][Config::kBlockN];
-  float o[Config::kBlockM][Config::kHeadDim];  // sum of exp(s - m) v
+  float o[Config::kBlockM][Config::kHeadDim];  // the sum of exp(s - m) v
 };
 
-// Online softmax, with rows unrolled. Every lane has m, and the part of l of its keys.
+// State of the online softmax of kRows rows. Every lane has m of each row, and the sum over its keys of each row.
 template <int kRows>
 struct RowState {
   float max[kRows];
@@ -70,7 +70,7 @@ __device__ __forceinline__ void scores(WarpStorage<Config>& smem) {
 }
 
 // Computes m, l, P and the rescaled O of each row. Row 0 sees the first first_visible keys of the tile, and each row
-// sees `visible_step` more than the row above.
+// sees `visible_step` more keys than the row above.
 template <class Config>
 __device__ __forceinline__ void softmax(WarpStorage<Config>& smem, RowState<Config::kBlockM>& stats, float scale,
                                         int64 first_visible, int visible_step) {
@@ -113,7 +113,7 @@ __device__ __forceinline__ void weighted_values(WarpStorage<Config>& smem) {
   }
 }
 
-// Writes o = O / l and lse of the existing rows.
+// Writes o = O / l and lse of the rows that exist.
 template <class Config>
 __device__ __forceinline__ void finish(WarpStorage<Config>& smem, const RowState<Config::kBlockM>& stats,
                                        const ForwardArgs& args, const HeadTile& at) {
@@ -135,7 +135,7 @@ __device__ __forceinline__ void finish(WarpStorage<Config>& smem, const RowState
   }
 }
 
-// Grid: tiles of kBlockM = 16 rows of every query head, a warp for each.
+// Computes a tile of rows. The grid has one block of one warp for each tile of kBlockM = 16 rows of every query head.
 template <class Config>
 __device__ void warp_wmma_forward(const ForwardArgs& args) {
   static_assert(Config::kThreads == 32 && Config::kBlockM == kWmmaTile && Config::kBlockN == 32);
@@ -155,7 +155,7 @@ __device__ void warp_wmma_forward(const ForwardArgs& args) {
   constexpr bool kCausal = Config::kMask == MaskKind::kCausal;
   const WindowMask mask = mask_of<Config>(args);
   const int64 key_end = mask.rows(row_begin, row_begin + Config::kBlockM).end;
-  // Without a mask all rows see seqlen_k keys. A causal row sees one key more than the row above, up to seqlen_k.
+  // Without a mask, all rows see seqlen_k keys. A causal row sees one key more than the row above, up to seqlen_k
   const int64 first_limit = kCausal ? row_begin + args.seqlen_k - args.seqlen_q + 1 : args.seqlen_k;
 
   RowState<Config::kBlockM> stats;
@@ -175,9 +175,9 @@ __device__ void warp_wmma_forward(const ForwardArgs& args) {
     scores(smem);
     __syncwarp();  // waits until S is written; any lane may then read any element
     softmax(smem, stats, args.scale, first_limit - key, kCausal ? 1 : 0);
-    __syncwarp();  // waits until P and the rescaled O are written
+    __syncwarp();  // waits until P and the rescaled O are written; they may then be read as matrices
     weighted_values(smem);
-    __syncwarp();  // waits until O is written, and K and V have been read; they may then be overwritten
+    __syncwarp();  // waits until O is written, and K and V have been read; K and V may then be overwritten
   }
   finish(smem, stats, args, at);
 }

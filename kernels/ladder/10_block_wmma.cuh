@@ -1,18 +1,20 @@
-// Rung 10, block_wmma: o = softmax(scale q k^T) v with nvcuda::wmma, four warps of a block sharing tiles of K and V.
+// Rung 10, block_wmma: computes o = softmax(scale q k^T) v with nvcuda::wmma. The four warps of a block share tiles of
+// K and V.
 //
-// Shapes   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d); any strides whose last is 1
-// Supports float16 and bfloat16, d = 64 and 128, full and causal masks, grouped heads, rows aligned to 16 bytes. sm_80
-//          and newer
-// Before   09 warp_wmma: each warp read all of k and v for its 16 rows
-// After    64 rows read them once. Products are divided by columns: a warp computes a quarter of S's and of O's columns
-//          for all rows. So a loaded fragment of K or V is used in four products
-// Why      reads from the L2 cache fall to a quarter (16 -> 64 operations for each byte). So do reads of K and V from
-//          shared memory
-// Costs    a row of S comes from four warps. So the block waits for all of them four times for each tile, also between
-//          the products and the softmax (FlashAttention-2 calls this split-K). O still passes through shared memory
-// Measured bf16, (2, 16, 8192, 128), full, H200, CUDA 13.0: 28 TFLOP/s
-// Run      attend run --compute block_wmma --data DIR    (made by attend generate --dtype bf16)
-// Source   Dao, FlashAttention-2 (2023), section 3.3, figure 3(a)
+// Shapes:   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d); any strides whose last is 1.
+// Supports: float16 and bfloat16, d = 64 and 128, full and causal masks, grouped heads, and rows aligned to 16 bytes.
+// Requires sm_80 or newer.
+// Before:   In rung 09, warp_wmma, each warp reads all of k and v for its 16 rows.
+// After:    64 rows share one read of k and v. Products are divided by columns. For all rows, a warp computes a quarter
+//           of the columns of S and of O. So a loaded fragment of K or V is used in four products.
+// Why:      Reads from the L2 cache fall to a quarter, from 16 to 64 operations for each byte. Reads of K and V from
+//           shared memory also fall to a quarter.
+// Costs:    Four warps compute parts of each row of S. So the block waits for all of them four times for each tile, and
+//           some of these waits separate the products from the softmax. FlashAttention-2 calls this split-K. O is still
+//           passed through shared memory.
+// Measured: 28 TFLOP/s in bfloat16 with batch 2, 16 heads, 8192 rows and keys, d = 128 and no mask. H200, CUDA 13.0.
+// Run:      `attend run --compute block_wmma --data DIR`, with data made by `attend generate --dtype bf16`.
+// Source:   Dao, FlashAttention-2 (2023), section 3.3, figure 3(a).
 #pragma once
 
 #include "../attention/head_matrix.cuh"
@@ -26,8 +28,8 @@
 
 namespace attend {
 
-// A row of S, and the row of P that overwrites it. Warps convert one row at a time, after which no thread reads S
-// there.
+// A row of S, and the row of P that overwrites it. A warp converts one row at a time. Afterwards no thread reads this
+// row of S.
 template <class Config>
 union alignas(32) ScoreRow {
   float s[Config::kBlockN];
@@ -37,13 +39,13 @@ union alignas(32) ScoreRow {
 template <class Config>
 struct alignas(128) BlockStorage {
   using Element = typename WmmaElement<Config::kElement>::Type;
-  static constexpr int kScoreStride = Config::kBlockN;                                   // floats
-  static constexpr int kProbabilityStride = sizeof(ScoreRow<Config>) / sizeof(Element);  // elements
+  static constexpr int kScoreStride = Config::kBlockN;                                   // in floats
+  static constexpr int kProbabilityStride = sizeof(ScoreRow<Config>) / sizeof(Element);  // in elements
   RowMajorTile<Config::kBlockM, Config::kHeadDim> q;
   RowMajorTile<Config::kBlockN, Config::kHeadDim> k;
   RowMajorTile<Config::kBlockN, Config::kHeadDim> v;
   ScoreRow<Config> score[Config::kBlockM];
-  float o[Config::kBlockM][Config::kHeadDim];  // sum of exp(s - m) v
+  float o[Config::kBlockM][Config::kHeadDim];  // the sum of exp(s - m) v
 };
 
 template <class Config>
@@ -51,16 +53,16 @@ constexpr int kWarps = Config::kThreads / 32;
 template <class Config>
 constexpr int kRowTiles = Config::kBlockM / kWmmaTile;
 template <class Config>
-constexpr int kRowsOfWarp = Config::kBlockM / kWarps<Config>;  // rows whose softmax a warp computes
+constexpr int kRowsOfWarp = Config::kBlockM / kWarps<Config>;  // number of rows whose softmax a warp computes
 
-// Online softmax of a warp's rows. Every lane has m, and the part of l of its keys.
+// State of the online softmax of a warp's rows. Every lane has m of each row, and the sum over its keys of each row.
 template <int kRows>
 struct RowState {
   float max[kRows];
   float sum[kRows];
 };
 
-// Computes 16 columns of S = Q K^T, for all rows.
+// Computes 16 columns of S = Q K^T for all rows.
 template <class Config>
 __device__ __forceinline__ void scores(BlockStorage<Config>& smem, int warp) {
   using Element = typename BlockStorage<Config>::Element;
@@ -89,7 +91,7 @@ __device__ __forceinline__ void scores(BlockStorage<Config>& smem, int warp) {
 }
 
 // Computes m, l, P and the rescaled O of the warp's rows. Row 0 of the warp sees the first first_visible keys of the
-// tile, and each row sees `visible_step` more than the row above.
+// tile, and each row sees `visible_step` more keys than the row above.
 template <class Config>
 __device__ __forceinline__ void softmax(BlockStorage<Config>& smem, int warp, RowState<kRowsOfWarp<Config>>& stats,
                                         float scale, int64 first_visible, int visible_step) {
@@ -117,7 +119,7 @@ __device__ __forceinline__ void softmax(BlockStorage<Config>& smem, int warp, Ro
   }
 }
 
-// Computes the warp's columns of O += P V, for all rows.
+// Computes the warp's columns of O += P V for all rows.
 template <class Config>
 __device__ __forceinline__ void weighted_values(BlockStorage<Config>& smem, int warp) {
   using Element = typename BlockStorage<Config>::Element;
@@ -147,7 +149,7 @@ __device__ __forceinline__ void weighted_values(BlockStorage<Config>& smem, int 
   }
 }
 
-// Writes o = O / l and lse of the warp's existing rows.
+// Writes o = O / l and lse of the warp's rows that exist.
 template <class Config>
 __device__ __forceinline__ void finish(BlockStorage<Config>& smem, const RowState<kRowsOfWarp<Config>>& stats,
                                        const ForwardArgs& args, const HeadTile& at, int warp) {
@@ -170,7 +172,7 @@ __device__ __forceinline__ void finish(BlockStorage<Config>& smem, const RowStat
   }
 }
 
-// Grid: tiles of kBlockM rows of every query head.
+// Computes a tile of rows. The grid has one block for each tile of kBlockM rows of every query head.
 template <class Config>
 __device__ void block_wmma_forward(const ForwardArgs& args) {
   static_assert(Config::kBlockN == 64 && sizeof(BlockStorage<Config>) == Config::kSmemBytes);
@@ -190,7 +192,7 @@ __device__ void block_wmma_forward(const ForwardArgs& args) {
   constexpr bool kCausal = Config::kMask == MaskKind::kCausal;
   const WindowMask mask = mask_of<Config>(args);
   const int64 key_end = mask.rows(row_begin, row_begin + Config::kBlockM).end;
-  // Without a mask all rows see seqlen_k keys. A causal row sees one key more than the row above, up to seqlen_k.
+  // Without a mask, all rows see seqlen_k keys. A causal row sees one key more than the row above, up to seqlen_k
   const int64 warp_row = row_begin + warp * kRowsOfWarp<Config>;
   const int64 first_limit = kCausal ? warp_row + args.seqlen_k - args.seqlen_q + 1 : args.seqlen_k;
 
@@ -204,17 +206,18 @@ __device__ void block_wmma_forward(const ForwardArgs& args) {
   copy_tile<Config::kThreads>(smem.q, q, args.q_stride.row, args.seqlen_q - row_begin);
 
   for (int64 key = 0; key < key_end; key += Config::kBlockN) {
-    __syncthreads();  // waits until all warps are done with K and V of the previous tile; they may then be overwritten
+    __syncthreads();  // waits until all warps have finished with K and V of the previous tile, which may then be
+                      // overwritten
     copy_tile<Config::kThreads>(smem.k, k + key * args.k_stride.row, args.k_stride.row, args.seqlen_k - key);
     copy_tile<Config::kThreads>(smem.v, v + key * args.v_stride.row, args.v_stride.row, args.seqlen_k - key);
-    __syncthreads();  // waits until Q, K and V are in shared memory
+    __syncthreads();  // waits until Q, K and V are in shared memory; they may then be read
     scores(smem, warp);
-    __syncthreads();  // waits until every warp's columns of S are written; rows are then complete
+    __syncthreads();  // waits until every warp's columns of S are written; warps may then read complete rows
     softmax(smem, warp, stats, args.scale, first_limit - key, kCausal ? 1 : 0);
-    __syncthreads();  // waits until P and the rescaled O of all rows are written
+    __syncthreads();  // waits until P and the rescaled O of all rows are written; they may then be read
     weighted_values(smem, warp);
   }
-  __syncthreads();  // waits until every warp's columns of O are written
+  __syncthreads();  // waits until every warp's columns of O are written; warps may then read complete rows
   finish(smem, stats, args, at, warp);
 }
 

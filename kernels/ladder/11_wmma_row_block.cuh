@@ -1,19 +1,22 @@
-// Rung 11, wmma_row_block: o = softmax(scale q k^T) v with nvcuda::wmma, each warp owning its rows, O in registers.
+// Rung 11, wmma_row_block: computes o = softmax(scale q k^T) v with nvcuda::wmma. Each warp has separate rows, with O
+// in registers.
 //
-// Shapes   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d); any strides whose last is 1
-// Supports float16 and bfloat16, d = 64 and 128, full and causal masks, grouped heads, rows aligned to 16 bytes. sm_80
-//          and newer
-// Before   10 block_wmma: products divided by columns, so every step of a tile waited for all warps
-// After    products are divided by rows: S, P, m, l and O of 16 rows belong to one warp. Warps wait for each other only
-//          to share K and V. O stays in accumulators. wmma does not define which element a register holds, so the
-//          rescale factors are loaded as an accumulator too, from a matrix whose rows hold them
-// Why      two barriers for each tile instead of four. Shared memory moves 16 d bytes less for each row and tile: O was
-//          written by the product and by the rescale, and read for both. 128 rows instead of 64 share a read of k and v
-// Costs    S and P still pass through shared memory, and the rows of a tile share banks: each fragment of K takes eight
-//          times the cycles it needs. For wmma's bfloat16 the compiler uses loads of 4 bytes instead of ldmatrix
-// Measured bf16, (2, 16, 8192, 128), full, H200, CUDA 13.0: 38 TFLOP/s
-// Run      attend run --compute wmma_row_block --data DIR    (made by attend generate --dtype bf16)
-// Source   Dao, FlashAttention-2 (2023), Algorithm 1 and section 3.3, figure 3(b)
+// Shapes:   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d); any strides whose last is 1.
+// Supports: float16 and bfloat16, d = 64 and 128, full and causal masks, grouped heads, and rows aligned to 16 bytes.
+// Requires sm_80 or newer.
+// Before:   In rung 10, block_wmma, products are divided by columns, so every step of a tile waits for all warps.
+// After:    Products are divided by rows. S, P, m, l and O of 16 rows belong to one warp. Warps wait for each other
+//           only to share K and V. O stays in accumulators. wmma does not define which element a register holds. So the
+//           rescale factors are also loaded as an accumulator, from a matrix whose rows hold them.
+// Why:      There are two barriers for each tile instead of four. Shared memory moves 16 d bytes less for each row and
+//           tile, because the product and the rescale no longer read and write O there. 128 rows instead of 64 share a
+//           read of k and v.
+// Costs:    S and P are still passed through shared memory. The rows of a tile lie in the same banks, so each fragment
+//           of K takes eight times the cycles it needs. For wmma's bfloat16, the compiler uses loads of 4 bytes instead
+//           of ldmatrix.
+// Measured: 38 TFLOP/s in bfloat16 with batch 2, 16 heads, 8192 rows and keys, d = 128 and no mask. H200, CUDA 13.0.
+// Run:      `attend run --compute wmma_row_block --data DIR`, with data made by `attend generate --dtype bf16`.
+// Source:   Dao, FlashAttention-2 (2023), Algorithm 1 and section 3.3, figure 3(b).
 #pragma once
 
 #include "../attention/head_matrix.cuh"
@@ -28,7 +31,7 @@
 
 namespace attend {
 
-// A row of S. After it has been read, its row of P and the factor for its row of O overwrite it.
+// A row of S. After the row has been read, its row of P and the factor for its row of O overwrite it.
 template <class Config>
 union alignas(32) ScoreRow {
   float s[Config::kBlockN];
@@ -36,7 +39,7 @@ union alignas(32) ScoreRow {
     typename WmmaElement<Config::kElement>::Type p[Config::kBlockN];
     float factor[kWmmaTile];  // 16 copies of one factor
   } after;
-  float o[kWmmaTile];  // columns of the output, in the epilogue
+  float o[kWmmaTile];  // columns of o, used in the epilogue
 };
 
 template <class Config>
@@ -50,10 +53,10 @@ struct alignas(128) RowBlockStorage {
   ScoreRow<Config> score[Config::kBlockM];
 };
 
-// The state of a warp's 16 rows: O in fragments of 16 columns. Lanes 2 r and 2 r + 1 have row r's m and l.
+// State of a warp's 16 rows. O lies in fragments of 16 columns. The lanes 2 r and 2 r + 1 have m and l of row r.
 template <class Config>
 struct RowState {
-  FragmentC o_frag[Config::kHeadDim / kWmmaTile];  // sum of exp(s - m) v
+  FragmentC o_frag[Config::kHeadDim / kWmmaTile];  // the sum of exp(s - m) v
   float max = -kInfinity;
   float sum = 0.0f;
 
@@ -73,7 +76,7 @@ __device__ __forceinline__ void scores(RowBlockStorage<Config>& smem, int warp) 
   FragmentC s_frag[kTiles];
 #pragma unroll
   for (auto& tile : s_frag) nvcuda::wmma::fill_fragment(tile, 0.0f);
-#pragma unroll 1  // if unrolled, the compiler would keep the addresses of all fragments in registers
+#pragma unroll 1  // If this loop were unrolled, the compiler would keep the addresses of all fragments in registers
   for (int i = 0; i < Config::kHeadDim; i += kWmmaTile) {
     FragmentA<Element> q_frag;
     nvcuda::wmma::load_matrix_sync(q_frag, q + i, Config::kHeadDim);
@@ -92,13 +95,13 @@ __device__ __forceinline__ void scores(RowBlockStorage<Config>& smem, int warp) 
 }
 
 // Computes m, l, P and the rescale factors of the warp's rows, with two lanes for each row. Lane 2 r has the first half
-// of row r's keys, lane 2 r + 1 the second. The row sees num_keys of the tile's keys. Lanes start at different keys,
-// because otherwise all would read one bank.
+// of row r's keys, and lane 2 r + 1 the second half. The row sees the first num_keys keys of the tile. Lanes start at
+// different keys, because otherwise all lanes would read one bank.
 template <class Config>
 __device__ __forceinline__ void softmax(RowBlockStorage<Config>& smem, int warp, RowState<Config>& state, float scale,
                                         int num_keys) {
   using Element = typename RowBlockStorage<Config>::Element;
-  constexpr int kPairs = Config::kBlockN / 4;  // pairs of neighbouring keys of a lane
+  constexpr int kPairs = Config::kBlockN / 4;  // number of pairs of neighbouring keys in a lane
   const int lane = static_cast<int>(threadIdx.x) % 32;
   ScoreRow<Config>& row = smem.score[warp * kWmmaTile + lane / 2];
   const auto key_of = [lane](int i) { return lane % 2 * (Config::kBlockN / 2) + (i ^ lane / 2) * 2; };
@@ -136,7 +139,7 @@ __device__ __forceinline__ void weighted_values(RowBlockStorage<Config>& smem, i
   using Element = typename RowBlockStorage<Config>::Element;
   const auto* v = reinterpret_cast<const Element*>(smem.v.chunk);
   const ScoreRow<Config>* rows = &smem.score[warp * kWmmaTile];
-  FragmentC factor;  // each element is the factor of the row of the same element of o_frag
+  FragmentC factor;  // element i is the factor for element i of o_frag, which lies in the same row
   nvcuda::wmma::load_matrix_sync(factor, rows->after.factor, RowBlockStorage<Config>::kFloatStride,
                                  nvcuda::wmma::mem_row_major);
 #pragma unroll
@@ -144,7 +147,7 @@ __device__ __forceinline__ void weighted_values(RowBlockStorage<Config>& smem, i
 #pragma unroll
     for (int i = 0; i < factor.num_elements; ++i) o_frag.x[i] *= factor.x[i];
   }
-#pragma unroll 1  // for the same reason as in scores()
+#pragma unroll 1  // not unrolled, for the same reason as in scores()
   for (int key = 0; key < Config::kBlockN; key += kWmmaTile) {
     FragmentA<Element> p_frag;
     nvcuda::wmma::load_matrix_sync(p_frag, &rows->after.p[key], RowBlockStorage<Config>::kElementStride);
@@ -157,12 +160,12 @@ __device__ __forceinline__ void weighted_values(RowBlockStorage<Config>& smem, i
   }
 }
 
-// Writes o = O / l and lse of the warp's existing rows. O is copied through the rows of S, 16 columns at a time.
+// Writes o = O / l and lse of the warp's rows that exist. O is copied through the rows of S, 16 columns at a time.
 template <class Config>
 __device__ __forceinline__ void finish(RowBlockStorage<Config>& smem, RowState<Config>& state, const ForwardArgs& args,
                                        const HeadTile& at, int warp) {
   using Element = typename RowBlockStorage<Config>::Element;
-  constexpr int kColumns = kWmmaTile / 2;  // columns of each 16 that a lane stores
+  constexpr int kColumns = kWmmaTile / 2;  // number of columns that a lane stores of each 16 columns
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int64 row = at.tile * Config::kBlockM + warp * kWmmaTile + lane / 2;
   ScoreRow<Config>* rows = &smem.score[warp * kWmmaTile];
@@ -178,7 +181,7 @@ __device__ __forceinline__ void finish(RowBlockStorage<Config>& smem, RowState<C
     __syncwarp();  // waits until the rows have been read; they may then be overwritten
     nvcuda::wmma::store_matrix_sync(rows->o, state.o_frag[tile], RowBlockStorage<Config>::kFloatStride,
                                     nvcuda::wmma::mem_row_major);
-    __syncwarp();  // waits until the 16 columns are written
+    __syncwarp();  // waits until the 16 columns are written; they may then be read
     if (row >= args.seqlen_q) continue;
 #pragma unroll
     for (int i = 0; i < kColumns; ++i) {
@@ -187,7 +190,8 @@ __device__ __forceinline__ void finish(RowBlockStorage<Config>& smem, RowState<C
   }
 }
 
-// Grid: tiles of kBlockM rows of every query head, 16 rows for each warp.
+// Computes a tile of rows. The grid has one block for each tile of kBlockM rows of every query head. Each warp has 16
+// rows.
 template <class Config>
 __device__ void wmma_row_block_forward(const ForwardArgs& args) {
   static_assert(Config::kBlockN == 64 && Config::kBlockM == Config::kThreads / 32 * kWmmaTile);
@@ -213,14 +217,15 @@ __device__ void wmma_row_block_forward(const ForwardArgs& args) {
   RowState<Config> state;
   copy_tile<Config::kThreads>(smem.q, q, args.q_stride.row, args.seqlen_q - row_begin);
   for (int64 key = 0; key < key_end; key += Config::kBlockN) {
-    __syncthreads();  // waits until all warps are done with K and V of the previous tile; they may then be overwritten
+    __syncthreads();  // waits until all warps have finished with K and V of the previous tile, which may then be
+                      // overwritten
     copy_tile<Config::kThreads>(smem.k, k + key * args.k_stride.row, args.k_stride.row, args.seqlen_k - key);
     copy_tile<Config::kThreads>(smem.v, v + key * args.v_stride.row, args.v_stride.row, args.seqlen_k - key);
-    __syncthreads();  // waits until Q, K and V are in shared memory
+    __syncthreads();  // waits until Q, K and V are in shared memory; they may then be read
     scores(smem, warp);
-    __syncwarp();  // waits until the warp's rows of S are complete
+    __syncwarp();  // waits until the warp's rows of S are complete; they may then be read
     softmax(smem, warp, state, args.scale, keys_in_tile(lane_keys, key, Config::kBlockN));
-    __syncwarp();  // waits until the warp's P and factors are written
+    __syncwarp();  // waits until P and the factors of the warp's rows are written; they may then be read
     weighted_values(smem, warp, state);
   }
   finish(smem, state, args, at, warp);

@@ -1,17 +1,20 @@
-// Rung 12, mma: o = softmax(scale q k^T) v with mma.sync and ldmatrix as PTX, S and P in registers.
+// Rung 12, mma: computes o = softmax(scale q k^T) v with the PTX instructions mma.sync and ldmatrix. S and P are in
+// registers.
 //
-// Shapes   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d); any strides whose last is 1
-// Supports float16 and bfloat16, d = 64 and 128, full and causal masks, grouped heads, rows aligned to 16 bytes. sm_80
-//          and newer
-// Before   11 wmma_row_block: the layout of fragments is undocumented, so S and P pass through shared memory
-// After    mma's layout is documented: a row of S lies in four neighbouring lanes, so its softmax takes two shuffles.
-//          The accumulators of S, rounded and packed, are the operand of P V without any rearrangement
-// Why      shared memory moves 12 bytes less for each element of S, and no warp waits for S. 32 KB are freed, so three
-//          blocks fit on a multiprocessor. exp2 with the scale folded into one multiply-add replaces exp
-// Costs    eight rows of a tile share their banks: each ldmatrix of Q, K and V takes eight times the cycles it needs
-// Measured bf16, (2, 16, 8192, 128), full, H200, CUDA 13.0: 47 TFLOP/s
-// Run      attend run --compute mma --data DIR    (made by attend generate --dtype bf16)
-// Source   Dao, FlashAttention-2 (2023), Algorithm 1; PTX ISA, Matrix Fragments for mma.m16n8k16
+// Shapes:   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d); any strides whose last is 1.
+// Supports: float16 and bfloat16, d = 64 and 128, full and causal masks, grouped heads, and rows aligned to 16 bytes.
+// Requires sm_80 or newer.
+// Before:   In rung 11, wmma_row_block, the layout of fragments is undocumented, so S and P are passed through shared
+//           memory.
+// After:    The layout of mma is documented. A row of S lies in four neighbouring lanes, so its softmax takes two
+//           shuffles. The accumulators of S, rounded and packed, are the operand of P V without any rearrangement.
+// Why:      Shared memory moves 12 bytes less for each element of S, and no warp waits for S. 32 KB are freed, so a
+//           multiprocessor has room for three blocks. exp2, with the scale applied in one multiply-add, replaces exp.
+// Costs:    Eight rows of a tile lie in the same banks, so each ldmatrix of Q, K and V takes eight times the cycles it
+//           needs.
+// Measured: 47 TFLOP/s in bfloat16 with batch 2, 16 heads, 8192 rows and keys, d = 128 and no mask. H200, CUDA 13.0.
+// Run:      `attend run --compute mma --data DIR`, with data made by `attend generate --dtype bf16`.
+// Source:   Dao, FlashAttention-2 (2023), Algorithm 1; PTX ISA, Matrix Fragments for mma.m16n8k16.
 #pragma once
 
 #include "../attention/head_matrix.cuh"
@@ -36,10 +39,10 @@ struct alignas(1024) MmaStorage {
   KeyTile v;
 };
 
-// The state of a warp's 16 rows; a lane has two of them.
+// State of a warp's 16 rows. A lane holds values of two of these rows.
 template <class Config>
 struct MmaRows {
-  float o[Config::kHeadDim / 2] = {};  // sum of p v, relative to the row maximum
+  float o[Config::kHeadDim / 2] = {};  // the sum of p v, with p relative to the row maximum
   OnlineSoftmax softmax;
 };
 
@@ -62,7 +65,7 @@ __device__ __forceinline__ void scores(float (&s)[Config::kBlockN / 2], const Mm
   }
 }
 
-// Computes the warp's rows of O += P V. Accumulators of S hold p.
+// Computes the warp's rows of O += P V. The accumulators of S hold p.
 template <class Config>
 __device__ __forceinline__ void weighted_values(float (&o)[Config::kHeadDim / 2], const float (&p)[Config::kBlockN / 2],
                                                 const MmaStorage<Config>& smem) {
@@ -79,7 +82,7 @@ __device__ __forceinline__ void weighted_values(float (&o)[Config::kHeadDim / 2]
   }
 }
 
-// Writes o = O / l and lse of the lane's existing rows, two elements for each store.
+// Writes o = O / l and lse of the lane's rows that exist. Each store has two elements.
 template <class Config>
 __device__ __forceinline__ void finish(MmaRows<Config>& rows, const ForwardArgs& args, const HeadTile& at) {
   rows.softmax.finish();
@@ -102,7 +105,8 @@ __device__ __forceinline__ void finish(MmaRows<Config>& rows, const ForwardArgs&
   }
 }
 
-// Grid: tiles of kBlockM rows of every query head, 16 rows for each warp.
+// Computes a tile of rows. The grid has one block for each tile of kBlockM rows of every query head. Each warp has 16
+// rows.
 template <class Config>
 __device__ void mma_forward(const ForwardArgs& args) {
   static_assert(Config::kBlockM == Config::kThreads / 32 * kMmaRows);
@@ -125,10 +129,11 @@ __device__ void mma_forward(const ForwardArgs& args) {
   MmaRows<Config> rows;
   copy_tile<Config::kThreads>(smem.q, q, args.q_stride.row, args.seqlen_q - row_begin);
   for (int64 key = 0; key < key_end; key += Config::kBlockN) {
-    __syncthreads();  // waits until all warps are done with K and V of the previous tile; they may then be overwritten
+    __syncthreads();  // waits until all warps have finished with K and V of the previous tile, which may then be
+                      // overwritten
     copy_tile<Config::kThreads>(smem.k, k + key * args.k_stride.row, args.k_stride.row, args.seqlen_k - key);
     copy_tile<Config::kThreads>(smem.v, v + key * args.v_stride.row, args.v_stride.row, args.seqlen_k - key);
-    __syncthreads();  // waits until Q, K and V are in shared memory
+    __syncthreads();  // waits until Q, K and V are in shared memory; they may then be read
     float s[Config::kBlockN / 2] = {};
     scores<Config>(s, smem);
     if (!mask.row(row_begin).contains(key + Config::kBlockN - 1)) {  // otherwise all rows see all keys of the tile

@@ -1,20 +1,22 @@
-// Rung 14, mma_qreg: o = softmax(scale q k^T) v with mma.sync, Q in registers, one barrier per tile, 16-byte stores.
+// Rung 14, mma_qreg: computes o = softmax(scale q k^T) v with mma.sync, with Q in registers, one barrier for each tile,
+// and 16-byte stores.
 //
-// Shapes   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d); any strides whose last is 1
-// Supports float16 and bfloat16, d = 64 and 128, full and causal masks, grouped heads, rows aligned to 16 bytes. sm_80
-//          and newer
-// Before   13 mma_swizzle: each tile reads Q's operands from shared memory again, and waits twice for all warps: before
-//          K and V are overwritten and after
-// After    d / 4 registers hold Q's operands for the entire kernel. K and V have two buffers each, and tiles alternate
-//          between them. One barrier ensures both that a tile has arrived and that the other buffer has been read. The
-//          next tile's chunks are loaded into registers while this tile is multiplied. o is written through shared
-//          memory in 16-byte stores instead of 4-byte ones
-// Why      a ninth fewer ldmatrix loads (4 of 36 for each tile at d = 64); half the barriers; no wait for global memory
-//          unless a product is shorter than its latency; a quarter of the stores
-// Costs    d / 4 registers hold the tile that is being copied, so that two blocks fit instead of three at d = 128
-// Measured bf16, (2, 16, 8192, 128), full, H200, CUDA 13.0: 275 TFLOP/s
-// Run      attend run --compute mma_qreg --data DIR    (made by attend generate --dtype bf16)
-// Source   Dao, FlashAttention-2 (2023), Algorithm 1
+// Shapes:   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d); any strides whose last is 1.
+// Supports: float16 and bfloat16, d = 64 and 128, full and causal masks, grouped heads, and rows aligned to 16 bytes.
+// Requires sm_80 or newer.
+// Before:   In rung 13, mma_swizzle, each tile reads the operands of Q from shared memory again. It also waits twice
+//           for all warps, before and after K and V are overwritten.
+// After:    d / 4 registers hold the operands of Q for the entire kernel. K and V have two buffers each, and tiles
+//           alternate between them. One barrier ensures that a tile has arrived, and that the other buffer has been
+//           read. While a tile is multiplied, the chunks of the next tile are loaded into registers. o is written
+//           through shared memory in 16-byte stores instead of 4-byte stores.
+// Why:      There are a ninth fewer ldmatrix loads (4 of 36 for each tile at d = 64), half the barriers, and a quarter
+//           of the stores. A thread waits for global memory only if a product is shorter than the latency of the load.
+// Costs:    d / 4 registers hold the tile that is being copied. At d = 128, a multiprocessor then has room for two
+//           blocks instead of three.
+// Measured: 275 TFLOP/s in bfloat16 with batch 2, 16 heads, 8192 rows and keys, d = 128 and no mask. H200, CUDA 13.0.
+// Run:      `attend run --compute mma_qreg --data DIR`, with data made by `attend generate --dtype bf16`.
+// Source:   Dao, FlashAttention-2 (2023), Algorithm 1.
 #pragma once
 
 #include "../attention/head_matrix.cuh"
@@ -31,8 +33,8 @@
 
 namespace attend {
 
-// Q and O share memory with the keys: Q is read into registers before the first keys are copied, and O is written after
-// the last.
+// Q and O share memory with the keys. Q is read into registers before the first keys are copied, and O is written after
+// the last keys have been read.
 template <class Config>
 union alignas(1024) MmaStorage {
   using QTile = SwizzledTile<Config::kBlockM, Config::kHeadDim>;
@@ -43,11 +45,11 @@ union alignas(1024) MmaStorage {
   } stage[2];
 };
 
-// The state of a warp's 16 rows; a lane has two of them.
+// State of a warp's 16 rows. A lane holds values of two of these rows.
 template <class Config>
 struct MmaRows {
   OperandA q_frag[Config::kHeadDim / kMmaDepth];
-  float o[Config::kHeadDim / 2] = {};  // sum of p v, relative to the row maximum
+  float o[Config::kHeadDim / 2] = {};  // the sum of p v, with p relative to the row maximum
   OnlineSoftmax softmax;
 };
 
@@ -68,7 +70,7 @@ __device__ __forceinline__ void scores(float (&s)[Config::kBlockN / 2],
   }
 }
 
-// Computes the warp's rows of O += P V. Accumulators of S hold p.
+// Computes the warp's rows of O += P V. The accumulators of S hold p.
 template <class Config>
 __device__ __forceinline__ void weighted_values(float (&o)[Config::kHeadDim / 2], const float (&p)[Config::kBlockN / 2],
                                                 const typename MmaStorage<Config>::KeyTile& v_tile) {
@@ -85,11 +87,12 @@ __device__ __forceinline__ void weighted_values(float (&o)[Config::kHeadDim / 2]
   }
 }
 
-// A tile being copied from global to shared memory: a thread's part of it, in registers between load() and store().
+// A thread's share of a tile that is being copied from global to shared memory. The share is in registers between
+// load() and store().
 template <class Config>
 struct TileOnItsWay {
   using Tile = typename MmaStorage<Config>::KeyTile;
-  static constexpr int kRowStep = Config::kThreads / Tile::kChunks;  // the thread has one column of chunks
+  static constexpr int kRowStep = Config::kThreads / Tile::kChunks;  // a thread has one column of chunks
   uint4 chunk[Tile::kRows / kRowStep];
 
   __device__ __forceinline__ void load(const Bits16* source, int64 row_stride, int64 rows) {
@@ -109,12 +112,12 @@ struct TileOnItsWay {
   }
 };
 
-// Loads Q's operands of the warp's rows, through shared memory.
+// Loads the operands of Q for the warp's rows, through shared memory.
 template <class Config>
 __device__ __forceinline__ void load_q(MmaRows<Config>& rows, MmaStorage<Config>& smem, const void* q, int64 row_stride,
                                        int64 num_rows) {
   copy_tile<Config::kThreads>(smem.q_or_o, q, row_stride, num_rows);
-  __syncthreads();  // waits until Q is in shared memory
+  __syncthreads();  // waits until Q is in shared memory; it may then be read
   const auto reader = BlockReader<typename MmaStorage<Config>::QTile>::by_rows(smem.q_or_o, threadIdx.x % 32);
 #pragma unroll
   for (int i = 0; i < Config::kHeadDim; i += kMmaDepth) {
@@ -124,7 +127,7 @@ __device__ __forceinline__ void load_q(MmaRows<Config>& rows, MmaStorage<Config>
   __syncthreads();  // waits until Q has been read; K and V may then overwrite it
 }
 
-// Writes o = O / l and lse of the existing rows.
+// Writes o = O / l and lse of the rows that exist.
 template <class Config>
 __device__ __forceinline__ void finish(MmaRows<Config>& rows, MmaStorage<Config>& smem, const ForwardArgs& args,
                                        const HeadTile& at) {
@@ -132,9 +135,9 @@ __device__ __forceinline__ void finish(MmaRows<Config>& rows, MmaStorage<Config>
   const int warp_row = threadIdx.x / 32 * kMmaRows;
   const int64 row_begin = at.tile * Config::kBlockM + warp_row;
   const float inverse_sum[kRowsOfThread] = {rows.softmax.inverse_sum(0), rows.softmax.inverse_sum(1)};
-  __syncthreads();  // waits until all warps are done with K and V; O may then overwrite them
+  __syncthreads();  // waits until all warps have finished with K and V; O may then overwrite them
   write_accumulators<ElementOf<Config>>(smem.q_or_o, warp_row, rows.o, inverse_sum);
-  __syncwarp();  // waits until the warp's rows of O are written
+  __syncwarp();  // waits until the warp's rows of O are written; they may then be read
   auto* o_gmem = static_cast<Bits16*>(args.o) + args.o_stride.offset(at.batch, at.head, row_begin);
   store_tile_rows<kMmaRows>(smem.q_or_o, warp_row, o_gmem, args.o_stride.row, args.seqlen_q - row_begin);
   if (threadIdx.x % 4 != 0 || args.lse == nullptr) return;
@@ -145,7 +148,8 @@ __device__ __forceinline__ void finish(MmaRows<Config>& rows, MmaStorage<Config>
   }
 }
 
-// Grid: tiles of kBlockM rows of every query head, 16 rows for each warp.
+// Computes a tile of rows. The grid has one block for each tile of kBlockM rows of every query head. Each warp has 16
+// rows.
 template <class Config>
 __device__ void mma_qreg_forward(const ForwardArgs& args) {
   static_assert(Config::kBlockM == Config::kThreads / 32 * kMmaRows);
@@ -174,8 +178,8 @@ __device__ void mma_qreg_forward(const ForwardArgs& args) {
     const int64 next = key + Config::kBlockN;
     const bool has_next = next < key_end;
     TileOnItsWay<Config> coming;
-    __syncthreads();  // waits until this tile is written; the previous one, in the other buffer, has been read, and may
-                      // be overwritten
+    __syncthreads();  // waits until this tile is written, and the previous tile in the other buffer has been read; the
+                      // other buffer may then be overwritten
     if (has_next) coming.load(k + next * args.k_stride.row, args.k_stride.row, args.seqlen_k - next);
     float s[Config::kBlockN / 2] = {};
     scores<Config>(s, rows.q_frag, smem.stage[stage].k);

@@ -1,23 +1,24 @@
-// Rung 15, mma_qreg_async: o = softmax(scale q k^T) v with mma.sync and cp.async, 32 rows for each warp: the last rung
-// for Ampere.
+// Rung 15, mma_qreg_async: computes o = softmax(scale q k^T) v with mma.sync and cp.async, with 32 rows for each warp.
+// This is the last rung for Ampere.
 //
-// Shapes   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d); any strides whose last is 1
-// Supports float16 and bfloat16, d = 64 and 128, full and causal masks, grouped heads, rows aligned to 16 bytes. sm_80
-//          and newer
-// Before   14 mma_qreg: the tile being copied occupies d / 4 registers, and each operand of K and V is used in one
-//          product
-// After    cp.async copies the next tile without registers. Each warp uses them for 16 more rows, so a loaded operand
-//          of K or V is used in two products. (At d = 128, O takes 128 registers and S 64, and Q's operands have to be
-//          read from shared memory again.) The maximum may lag behind, so that O is seldom rescaled. Tiles that need no
-//          mask have a separate loop. The longest causal blocks start first
-// Why      ldmatrix loads three eighths less for each product at d = 128 (80 loads for 256 products instead of 64 for
-//          128), and 128 rows instead of 64 share a read of K and V. With two blocks on a multiprocessor each scheduler
-//          has two warps: while one computes its softmax, the other multiplies
-// Costs    255 registers, so the data of a block lies in shared memory. Only the other block's work hides a warp's
-//          softmax
-// Measured bf16, (2, 16, 8192, 128), full, H200, CUDA 13.0: 388 TFLOP/s
-// Run      attend run --compute mma_qreg_async --data DIR    (made by attend generate --dtype bf16)
-// Source   Dao, FlashAttention-2 (2023), Algorithm 1; the lagging maximum: FlashAttention-4 (2025)
+// Shapes:   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d); any strides whose last is 1.
+// Supports: float16 and bfloat16, d = 64 and 128, full and causal masks, grouped heads, and rows aligned to 16 bytes.
+// Requires sm_80 or newer.
+// Before:   In rung 14, mma_qreg, the tile that is being copied occupies d / 4 registers, and each operand of K and V
+//           is used in one product.
+// After:    cp.async copies the next tile without registers. Each warp uses the freed registers for 16 more rows, so a
+//           loaded operand of K or V is used in two products. At d = 128, O takes 128 registers and S takes 64, so the
+//           operands of Q are read from shared memory again. m may be less than the row maximum (lagging_softmax.cuh),
+//           so that O is seldom rescaled. Tiles that need no mask have a separate loop. The longest blocks of a causal
+//           mask start first.
+// Why:      ldmatrix loads three eighths less for each product at d = 128: 80 loads for 256 products, instead of 64 for
+//           128. 128 rows instead of 64 share a read of K and V. With two blocks on a multiprocessor, each scheduler
+//           has two warps. While one warp computes its softmax, the other multiplies.
+// Costs:    A thread needs 255 registers, so the data of a block lies in shared memory. Only the work of the other
+//           block hides the softmax of a warp.
+// Measured: 388 TFLOP/s in bfloat16 with batch 2, 16 heads, 8192 rows and keys, d = 128 and no mask. H200, CUDA 13.0.
+// Run:      `attend run --compute mma_qreg_async --data DIR`, with data made by `attend generate --dtype bf16`.
+// Source:   Dao, FlashAttention-2 (2023), Algorithm 1; FlashAttention-4 (2025) for the lagging maximum.
 #pragma once
 
 #include "../attention/head_matrix.cuh"
@@ -36,19 +37,20 @@
 
 namespace attend {
 
-// The work of a block. It is in shared memory, because accumulators need the registers.
+// Work of a block. It is stored in shared memory, because accumulators need the registers.
 struct BlockWork {
   HeadTile at;
-  int64 first_row_end;  // one past the last key that the tile's first row sees; may be < 0
+  int64 first_row_end;  // one past the last key that the tile's first row would see if keys had no end. It may be
+                        // negative
   int key_tiles;
-  int unmasked_tiles;  // number of leading tiles that all rows see in full
+  int unmasked_tiles;  // number of leading tiles of which all rows see all keys
 };
 
 template <class Config>
 struct alignas(1024) AsyncStorage {
   using QTile = SwizzledTile<Config::kBlockM, Config::kHeadDim>;
   using KeyTile = SwizzledTile<Config::kBlockN, Config::kHeadDim>;
-  QTile q_or_o;  // a warp reads only its own rows of Q, and overwrites them with O
+  QTile q_or_o;  // a warp reads only its rows of Q, and overwrites them with O
   struct {
     KeyTile k, v;
   } stage[2];
@@ -58,12 +60,12 @@ struct alignas(1024) AsyncStorage {
 template <class Config>
 constexpr int kRowsOfWarp = Config::kBlockM / (Config::kThreads / 32);
 
-// The state of 16 rows of a warp; a lane has two of them.
+// State of 16 rows of a warp. A lane holds values of two of these rows.
 template <class Config>
 struct MmaRows {
-  OperandA q_frag[Config::kHeadDim / kMmaDepth];  // if Config::kQInRegisters
-  float s[Config::kBlockN / 2];                   // scores, then p
-  float o[Config::kHeadDim / 2] = {};             // sum of p v, relative to m of the row
+  OperandA q_frag[Config::kHeadDim / kMmaDepth];  // used if Config::kQInRegisters is set
+  float s[Config::kBlockN / 2];                   // scores, and later p
+  float o[Config::kHeadDim / 2] = {};             // the sum of p v, with p relative to m of the row
   OnlineSoftmax softmax;
 };
 
@@ -73,7 +75,7 @@ struct WarpRows {
   MmaRows<Config> tile[kTiles];
 };
 
-// Computes S = Q K^T.
+// Computes S = Q K^T for the warp's rows.
 template <class Config>
 __device__ __forceinline__ void scores(WarpRows<Config>& rows, const AsyncStorage<Config>& smem, int stage) {
   using Storage = AsyncStorage<Config>;
@@ -106,7 +108,7 @@ __device__ __forceinline__ void scores(WarpRows<Config>& rows, const AsyncStorag
   }
 }
 
-// Computes O += P V.
+// Computes O += P V for the warp's rows.
 template <class Config>
 __device__ __forceinline__ void weighted_values(WarpRows<Config>& rows, const AsyncStorage<Config>& smem, int stage) {
   using Storage = AsyncStorage<Config>;
@@ -130,7 +132,7 @@ __device__ __forceinline__ void weighted_values(WarpRows<Config>& rows, const As
   }
 }
 
-// Reads Q's operands of the warp's rows.
+// Reads the operands of Q for the warp's rows.
 template <class Config>
 __device__ __forceinline__ void read_q(WarpRows<Config>& rows, const AsyncStorage<Config>& smem) {
   const auto q = BlockReader<typename AsyncStorage<Config>::QTile>::by_rows(smem.q_or_o, threadIdx.x % 32);
@@ -144,7 +146,7 @@ __device__ __forceinline__ void read_q(WarpRows<Config>& rows, const AsyncStorag
   }
 }
 
-// Writes o = O / l and lse of the existing rows.
+// Writes o = O / l and lse of the rows that exist.
 template <class Config>
 __device__ __forceinline__ void finish(WarpRows<Config>& rows, AsyncStorage<Config>& smem, const ForwardArgs& args) {
   const HeadTile at = smem.work.at;
@@ -156,7 +158,7 @@ __device__ __forceinline__ void finish(WarpRows<Config>& rows, AsyncStorage<Conf
     const int64 row_begin = at.tile * Config::kBlockM + tile_row;
     const float inverse_sum[kRowsOfThread] = {state.inverse_sum(0), state.inverse_sum(1)};
     write_accumulators<ElementOf<Config>>(smem.q_or_o, tile_row, rows.tile[r].o, inverse_sum);
-    __syncwarp();  // waits until the 16 rows of O are written
+    __syncwarp();  // waits until the 16 rows of O are written; they may then be read
     auto* o_gmem = static_cast<Bits16*>(args.o) + args.o_stride.offset(at.batch, at.head, row_begin);
     store_tile_rows<kMmaRows>(smem.q_or_o, tile_row, o_gmem, args.o_stride.row, args.seqlen_q - row_begin);
 #pragma unroll
@@ -169,14 +171,15 @@ __device__ __forceinline__ void finish(WarpRows<Config>& rows, AsyncStorage<Conf
   }
 }
 
-// Processes one tile of keys: S, its mask, P, O. first_row_keys: the number of the tile's keys that the block's first
-// row would see if keys had no end; may be < 0.
+// Processes one tile of keys. Computes S, its mask, P and O. `first_row_keys` is the number of the tile's keys that the
+// block's first row would see if keys had no end. It may be negative.
 template <class Config, bool kMasked>
 __device__ __forceinline__ void attend_tile(WarpRows<Config>& rows, const AsyncStorage<Config>& smem, int stage,
                                             float scale_log2, int first_row_keys) {
   scores<Config>(rows, smem, stage);
   if constexpr (kMasked) {
-    constexpr int kStep = Config::kMask == MaskKind::kCausal;  // additional keys of a row compared with the row above
+    constexpr int kStep = Config::kMask == MaskKind::kCausal;  // number of keys that a row sees in addition to those of
+                                                               // the row above
 #pragma unroll
     for (int r = 0; r < WarpRows<Config>::kTiles; ++r) {
       const int row = recomputed_thread() / 32 * kRowsOfWarp<Config> + r * kMmaRows + threadIdx.x % 32 / 4;
@@ -210,7 +213,7 @@ __device__ __forceinline__ BlockWork block_work(const ForwardArgs& args) {
           .unmasked_tiles = static_cast<int>(mask.row(row_begin).end / Config::kBlockN)};
 }
 
-// Grid: tiles of kBlockM rows of every query head.
+// Computes a tile of rows. The grid has one block for each tile of kBlockM rows of every query head.
 template <class Config>
 __device__ void mma_qreg_async_forward(const ForwardArgs& args) {
   using Storage = AsyncStorage<Config>;
@@ -242,15 +245,15 @@ __device__ void mma_qreg_async_forward(const ForwardArgs& args) {
   cp_async_commit();
   if (work.key_tiles > 0) load_keys(0);
   cp_async_commit();
-  cp_async_wait<1>();  // waits for the thread's own copies of Q; copies of keys may still be in flight
-  __syncthreads();     // waits for all threads' copies of Q, and for smem.work
+  cp_async_wait<1>();  // waits for the thread's copies of Q; copies of keys may still be in flight
+  __syncthreads();     // waits for all threads' copies of Q, and for smem.work; they may then be read
   if constexpr (Config::kQInRegisters) read_q<Config>(rows, smem);
 
   int n = 0;
   const auto advance = [&] {
-    cp_async_wait<0>();  // waits for the thread's own copies of this tile
-    __syncthreads();     // waits for all threads' copies. The previous tile, in the other buffer, has been read, and
-                         // may be overwritten
+    cp_async_wait<0>();  // waits for the thread's copies of this tile
+    __syncthreads();     // waits for all threads' copies, and until the previous tile in the other buffer has been
+                         // read; the other buffer may then be overwritten
     if (n + 1 < smem.work.key_tiles) load_keys(n + 1);
     cp_async_commit();
   };

@@ -1,18 +1,22 @@
-// Rung 16, wgmma: o = softmax(scale q k^T) v with Hopper's warpgroup matrix product.
+// Rung 16, wgmma: computes o = softmax(scale q k^T) v with the warpgroup matrix product of Hopper.
 //
-// Shapes   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d); any strides whose last is 1
-// Supports float16 and bfloat16, d 64 and 128, full and causal masks, grouped heads; addresses and strides multiples of
-//          16 bytes. sm_90a
-// Before   15 mma_qreg_async: each warp multiplies 16 x 8 x 16 with both operands in registers, which ldmatrix loads
-// After    four warps together multiply 64 x 128 x 16. The tensor cores read k and v directly from shared memory, and p
-//          from registers. The product is asynchronous: its warps do other work meanwhile
-// Why      mma.sync cannot feed Hopper's tensor cores. One wgmma does the work of 64 mma.sync and of their ldmatrix
-//          instructions: k and v are not copied through registers, and a warp issues one instruction instead of 16
-// Costs    the warps copy the tiles, 16 chunks of 16 bytes for each thread and tile, and meet at a barrier for each
-//          tile. One warpgroup's softmax overlaps with the other's products only as far as this barrier lets them drift
-// Measured bf16, (2, 16, 8192, 128), H200, CUDA 13.0: full 435, causal 407 TFLOP/s
-// Run      attend run --compute wgmma --data DIR    (made by attend generate --dtype bf16)
-// Source   Dao, FlashAttention-2 (2023), Algorithm 1; the instruction: PTX ISA, wgmma.mma_async
+// Shapes:   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d); any strides whose last is 1.
+// Supports: float16 and bfloat16, d = 64 and 128, full and causal masks, and grouped heads. Addresses and strides must
+// be multiples of 16 bytes. Requires sm_90a.
+// Before:   In rung 15, mma_qreg_async, each warp multiplies 16 x 8 x 16 with both operands in registers, which
+//           ldmatrix loads.
+// After:    Four warps together multiply 64 x 128 x 16. The tensor cores read k and v directly from shared memory, and
+//           p from registers. The product is asynchronous, so its warps can do other work at the same time.
+// Why:      mma.sync is too slow for the tensor cores of Hopper. One wgmma does the work of 64 mma.sync instructions
+//           and of their ldmatrix instructions. k and v are not copied through registers, and a warp issues one
+//           instruction instead of 16.
+// Costs:    The warps copy the tiles, with 16 chunks of 16 bytes for each thread and tile, and wait at a barrier for
+//           each tile. So the softmax of one warpgroup can overlap with the products of the other only between two
+//           barriers.
+// Measured: 435 TFLOP/s without a mask and 407 with a causal mask, in bfloat16 with batch 2, 16 heads, 8192 rows and
+//           keys, d = 128. H200, CUDA 13.0.
+// Run:      `attend run --compute wgmma --data DIR`, with data made by `attend generate --dtype bf16`.
+// Source:   Dao, FlashAttention-2 (2023), Algorithm 1; PTX ISA, wgmma.mma_async, for the instruction.
 #pragma once
 
 #include "../isa/cp_async.cuh"
@@ -20,7 +24,7 @@
 
 namespace attend {
 
-// Two buffers for each of k and v: one is multiplied while the other is filled.
+// k and v have two buffers each. One buffer is multiplied while the other is filled.
 template <class Config>
 struct alignas(kSwizzleAtom) WgmmaStorage {
   Bits16 q[Config::kBlockM * Config::kHeadDim];
@@ -28,11 +32,11 @@ struct alignas(kSwizzleAtom) WgmmaStorage {
   Bits16 v[2][Config::kBlockN * Config::kHeadDim];
 };
 
-// Starts to copy kRows rows into a swizzled tile, by all threads of the block. Rows from rows_left on become zeros:
-// scores of missing keys must be finite until they are masked, and 0 * v must be 0.
+// Starts to copy kRows rows into a swizzled tile. All threads of the block call it. Rows from rows_left on become
+// zeros, because scores of missing keys must be finite until they are masked, and 0 * v must be 0.
 template <class Config, int kRows>
 __device__ __forceinline__ void copy_panels(Bits16* smem, const Bits16* gmem, int64 row_stride, int64 rows_left) {
-  constexpr int kChunks = Config::kHeadDim / kChunkElements;  // chunks of a row
+  constexpr int kChunks = Config::kHeadDim / kChunkElements;  // number of chunks in a row
   constexpr int kRowsOfStep = Config::kThreads / kChunks;
   static_assert(kRows % kRowsOfStep == 0 && kRowsOfStep % 8 == 0);
   const int chunk = static_cast<int>(threadIdx.x) % kChunks;
@@ -47,12 +51,12 @@ __device__ __forceinline__ void copy_panels(Bits16* smem, const Bits16* gmem, in
   }
 }
 
-// The key tiles, in order.
+// The tiles of keys and values, in order.
 template <class Config>
 struct WgmmaKeys {
   const Bits16* k;
   const Bits16* v;
-  int64 k_row, v_row;  // strides
+  int64 k_row, v_row;  // strides of rows, in elements
   int64 seqlen_k;
 
   // Starts to copy tile n into its buffer.
@@ -63,7 +67,8 @@ struct WgmmaKeys {
   }
 };
 
-// Grid: tiles of kBlockM rows of every query head, a warpgroup for every 64 of them.
+// Computes a tile of rows. The grid has one block for each tile of kBlockM rows of every query head. A warpgroup has 64
+// rows.
 template <class Config>
 __device__ void wgmma_forward(const ForwardArgs& args) {
   static_assert(Config::kThreads == Config::kBlockM / kWarpgroupRows * kWarpgroup);
@@ -81,17 +86,18 @@ __device__ void wgmma_forward(const ForwardArgs& args) {
   if (tile.key_tiles > 0) keys.copy(smem, 0);
   cp_async_commit();
 
-  const int warpgroup = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kWarpgroup, 0);  // uniform register
+  // The shuffle puts the number into a uniform register.
+  const int warpgroup = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
   const uint32 q_smem = smem_address(smem.q) + warpgroup * kWarpgroupRows * kSwizzleBytes;
   const float scale_log2 = args.scale * kLog2E;
   OnlineSoftmax softmax;
   float o[WarpgroupTile<Config>::kOutputs] = {};
 #pragma unroll 1
   for (int n = 0; n < tile.key_tiles; ++n) {
-    cp_async_wait<0>();      // waits until this thread's chunks of tile n have landed
+    cp_async_wait<0>();      // waits until this thread's chunks of tile n have arrived
     fence_smem_for_async();  // makes the chunks visible to the tensor cores
-    __syncthreads();         // waits for all threads' chunks. Tile n - 1 has been read, and its buffers may be
-                             // overwritten
+    __syncthreads();         // waits for all threads' chunks, and until tile n - 1 has been read; its buffers may then
+                             // be overwritten
     if (n + 1 < tile.key_tiles) keys.copy(smem, n + 1);
     cp_async_commit();
 

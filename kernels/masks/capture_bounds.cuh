@@ -1,5 +1,5 @@
-// Bounds of captured tensors, loaded by the printed bounds of a mask function: bounds of a tensor's elements over
-// ranges of subscripts. They are computed from the bounds of runs of 64 elements that mask_ranges.cuh wrote.
+// Bounds of the elements of a captured tensor over ranges of subscripts. The generated bounds code of a mask function
+// loads them. The bounds are computed from those of runs of 64 elements, which mask_ranges.cuh wrote.
 #pragma once
 
 #include "mask_args.cuh"
@@ -28,11 +28,11 @@ struct CaptureBounds {
   }
 
  private:
-  // Most runs that are read. A 64 x 64 tile needs one or two, or three for subscripts q - k. If there are more, the
-  // bounds are unlimited.
+  // Largest number of runs that are read. A 64 x 64 tile needs one or two runs, or three if a subscript is q - k. If
+  // more runs are needed, the bounds are unlimited.
   static constexpr int kMostRuns = 8;
 
-  // Clamps subscripts to the tensor, as the function does.
+  // Clamps subscripts to the tensor's extent, as the mask function does.
   [[nodiscard]] static __device__ __forceinline__ mask_bounds::Ints within(mask_bounds::Ints subscripts, int extent) {
     const auto of = [extent](int x) { return x < 0 ? 0 : x < extent ? x : extent - 1; };
     return {of(subscripts.low), of(subscripts.high)};
@@ -61,8 +61,7 @@ struct CaptureBounds {
     const CaptureRange* const of_row = table.ranges + row * table.runs;
     mask_bounds::Floats all = {mask_bounds::kInfinite, -mask_bounds::kInfinite, false};
 #pragma unroll 1
-    for (int run = first; run <= last; ++run) {  // usually one or two runs, and the second is seldom in another cache
-                                                 // line
+    for (int run = first; run <= last; ++run) {  // usually one or two runs, and seldom in two cache lines
       const CaptureRange own = of_row[run];
       all = mask_bounds::hull(all, mask_bounds::Floats{own.low, own.high, own.has_nan != 0});
     }

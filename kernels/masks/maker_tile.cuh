@@ -1,4 +1,4 @@
-// The rows and keys of a block mask's tile.
+// Rows and keys of a tile of a block mask.
 #pragma once
 
 #include "mask_args.cuh"
@@ -7,11 +7,11 @@ namespace attend {
 
 struct MakerTile {
   int batch, head;
-  int row, key;            // the first row and key
-  int num_rows, num_keys;  // existing ones, at least 1 and at most 64
+  int row, key;            // first row and first key of the tile
+  int num_rows, num_keys;  // numbers of existing rows and keys, at least 1 and at most 64
 
   [[nodiscard]] static __device__ __forceinline__ MakerTile of(const MaskMakerArgs& args, int tile) {
-    const int row = tile / args.tile_columns, column = tile % args.tile_columns;  // row: counted over all heads
+    const int row = tile / args.tile_columns, column = tile % args.tile_columns;  // `row` is numbered across all heads
     const int of_head = row / args.tile_rows;
     MakerTile at = {};
     at.batch = of_head / args.num_heads;

@@ -1,8 +1,8 @@
-// Bounds of a mask function over the rows and keys of a tile, used by printed code (src/expr/print_bounds.hpp). It is
-// the interval arithmetic of src/expr/bounds.cpp, operation by operation. Bounds may be wider than necessary. Then the
-// tile's pairs are evaluated.
+// Bounds of a mask function over the rows and keys of a tile. Generated code uses this file
+// (src/expr/print_bounds.hpp). Its interval arithmetic is that of src/expr/bounds.cpp, operation by operation. Bounds
+// may be wider than necessary. In that case the tile's pairs are evaluated one by one.
 //
-// Source   Moore, Kearfott & Cloud, Introduction to Interval Analysis (2009), chapters 2 and 5
+// Source: Moore, Kearfott & Cloud, Introduction to Interval Analysis (2009), chapters 2 and 5.
 #pragma once
 
 #include "../common/portable.cuh"
@@ -14,12 +14,12 @@ namespace mask_bounds {
 constexpr int kLeastInt = -2147483647 - 1, kMostInt = 2147483647;
 
 struct Bools {
-  bool low, high;  // low: true for all pairs; high: may be true for some pair
+  bool low, high;  // `low` is set if the condition is true for all pairs, `high` if it may be true for some pair
 };
 struct Ints {
   int low, high;
 };
-struct Floats {  // numbers from low to high, and NaN if has_nan
+struct Floats {  // the numbers from low to high, and NaN if has_nan is set
   double low, high;
   bool has_nan;
 };
@@ -58,7 +58,8 @@ ATTEND_HOST_DEVICE Floats hull(Floats a, Floats b) {
   return {lower(a.low, b.low), higher(a.high, b.high), a.has_nan || b.has_nan};
 }
 
-// Returns an interval of integers. Integers wrap, so the result is unlimited if the interval exceeds their range.
+// Returns an interval of integers. Integer operations wrap around, so the interval is unlimited if it exceeds the range
+// of int.
 ATTEND_HOST_DEVICE Ints of_range(int64 low, int64 high) {
   return low < kLeastInt || high > kMostInt ? kAnyInt : Ints{static_cast<int>(low), static_cast<int>(high)};
 }
@@ -66,13 +67,13 @@ ATTEND_HOST_DEVICE Ints constant(int64 x) {
   return {static_cast<int>(x), static_cast<int>(x)};
 }
 
-// Returns the interval, widened by the float32 rounding of its ends.
+// Returns the interval, widened by the rounding error of float32 at its ends.
 ATTEND_HOST_DEVICE Floats widened(Floats x) {
   constexpr double kMostFloat = 3.4028234663852886e38, kRelative = 0x1p-18, kAbsolute = 0x1p-126;
-  // Infinite for an infinite end.
+  // The margin of an infinite end is infinite
   const auto margin = [](double end) { return (end < 0 ? -end : end) * kRelative + kAbsolute; };
   Floats wide = {x.low - margin(x.low), x.high + margin(x.high), x.has_nan};
-  if (!(wide.low >= -kMostFloat)) wide.low = -kInfinite;  // true also for inf - inf, which is NaN
+  if (!(wide.low >= -kMostFloat)) wide.low = -kInfinite;  // The condition also holds for inf - inf, which is NaN
   if (!(wide.high <= kMostFloat)) wide.high = kInfinite;
   return wide;
 }
@@ -81,7 +82,7 @@ ATTEND_HOST_DEVICE bool has_infinity(Floats x) {
   return x.low == -kInfinite || x.low == kInfinite || x.high == kInfinite || x.high == -kInfinite;
 }
 
-// Booleans.
+// Operations on booleans.
 ATTEND_HOST_DEVICE Bools logical_and(Bools a, Bools b) {
   return {a.low && b.low, a.high && b.high};
 }
@@ -95,7 +96,7 @@ ATTEND_HOST_DEVICE Bools logical_xor(Bools a, Bools b) {
   return is_one(a) && is_one(b) ? Bools{a.low != b.low, a.low != b.low} : kAnyBool;
 }
 
-// Integers.
+// Operations on integers.
 ATTEND_HOST_DEVICE Ints negate(Ints a) {
   return of_range(-int64{a.high}, -int64{a.low});
 }
@@ -115,7 +116,7 @@ ATTEND_HOST_DEVICE Ints add(Ints a, Ints b) {
 ATTEND_HOST_DEVICE Ints subtract(Ints a, Ints b) {
   return of_range(int64{a.low} - b.high, int64{a.high} - b.low);
 }
-// Returns the extremes over the corners, for an operation that is monotonic in each operand.
+// Returns bounds from the results at the four corners, for an operation that is monotonic in each operand.
 template <class Operation>
 ATTEND_HOST_DEVICE Ints of_corners(Ints a, Ints b, Operation operation) {
   const int64 x = operation(a.low, b.low), y = operation(a.low, b.high), z = operation(a.high, b.low),
@@ -130,7 +131,7 @@ ATTEND_HOST_DEVICE int64 floor_of_quotient(int64 x, int64 y) {
   return quotient - (quotient * y != x && (x < 0) != (y < 0) ? 1 : 0);
 }
 ATTEND_HOST_DEVICE Ints floor_divide(Ints a, Ints b) {
-  if (b.low == b.high && b.low > 0) {  // the common case of a constant: 64-bit divisions take a hundred instructions
+  if (b.low == b.high && b.low > 0) {  // a constant divisor is common, and 64-bit divisions take a hundred instructions
     const auto of = [&](int x) { return x / b.low - (x % b.low < 0 ? 1 : 0); };
     return {of(a.low), of(a.high)};
   }
@@ -154,7 +155,7 @@ ATTEND_HOST_DEVICE Ints least(Ints a, Ints b) {
 ATTEND_HOST_DEVICE Ints greatest(Ints a, Ints b) {
   return {higher(a.low, b.low), higher(a.high, b.high)};
 }
-// Returns a word with all bits set up to the highest bit of x, which is not negative.
+// Returns a word in which all bits up to the highest set bit of x are set. x must not be negative.
 ATTEND_HOST_DEVICE int bits_up_to(int x) {
   uint32 all = static_cast<uint32>(x) | 1u;
   for (int distance = 1; distance < 32; distance *= 2) all |= all >> distance;
@@ -180,7 +181,7 @@ ATTEND_HOST_DEVICE Ints shift_right(Ints a, Ints b) {
   return a.low >= 0 ? Ints{0, a.high} : kAnyInt;
 }
 
-// Floats. Each result is widened.
+// Operations on floats. Each result is widened.
 ATTEND_HOST_DEVICE Floats negate(Floats a) {
   return widened({-a.high, -a.low, a.has_nan});
 }
@@ -224,20 +225,20 @@ ATTEND_HOST_DEVICE Floats least(Floats a, Floats b) {
 ATTEND_HOST_DEVICE Floats greatest(Floats a, Floats b) {
   return widened({higher(a.low, b.low), higher(a.high, b.high), a.has_nan || b.has_nan});
 }
-// A number rounded to an integer is within 1 of it.
+// Returns bounds of the operand rounded to an integer, which differs from the operand by less than 1.
 ATTEND_HOST_DEVICE Floats rounded(Floats a) {
   return widened({a.low - 1, a.high + 1, a.has_nan});
 }
-// Bounds a square root. A float32 root differs from the exact one by less than the margin. Roots of negative numbers
-// are NaN.
+// Returns bounds of a square root. A float32 root differs from the exact root by less than the margin. Roots of
+// negative numbers are NaN.
 ATTEND_HOST_DEVICE Floats square_root(Floats a) {
   const bool has_nan = a.has_nan || a.low < 0;
-  const double most = a.high > 1 ? a.high : 1;  // a root is at most its square or 1
+  const double most = a.high > 1 ? a.high : 1;  // a root is at most the larger of its square and 1
   if (!(a.high >= 0)) return kAnyFloat;
   return {-1, most, has_nan};
 }
 
-// Comparisons. With NaN only "not equal" is true.
+// Comparisons. If an operand is NaN, only not_equal is true.
 ATTEND_HOST_DEVICE Bools less(Ints a, Ints b) {
   return {a.high < b.low, a.low < b.high};
 }
@@ -259,7 +260,7 @@ ATTEND_HOST_DEVICE Bools not_equal(T a, T b) {
   return logical_not(equal(a, b));
 }
 
-// Conversions.
+// Conversions between types.
 ATTEND_HOST_DEVICE Ints to_int(Bools a) {
   return {a.low ? 1 : 0, a.high ? 1 : 0};
 }
@@ -283,7 +284,7 @@ ATTEND_HOST_DEVICE T select(Bools condition, T a, T b) {
 
 }  // namespace mask_bounds
 
-// Ranges of a mask function's variables.
+// Ranges of the variables of a mask function.
 struct BoundsPoint {
   mask_bounds::Ints batch, head, row, key, rows_length, keys_length;
 };

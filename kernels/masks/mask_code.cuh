@@ -1,9 +1,10 @@
-// The caller's mask function. src/cuda/masks/mask_text.hpp replaces attention/custom_score.cuh by it, and its code uses
-// the bounds.
+// The caller's mask function. src/cuda/masks/mask_text.hpp replaces attention/custom_score.cuh by generated text, which
+// uses the bounds of mask_bounds.cuh and defines these classes:
 //
-//   MaskValueCode    evaluate(point, MaskCode::Tensors, bool&): is the pair seen? (src/expr/print.hpp)
-//   MaskBoundsCode   evaluate(BoundsPoint, CaptureBounds, Bools&): are all pairs seen? (src/expr/print_bounds.hpp)
-//   MaskCode         number(capture, data, place): an element of a captured tensor
+// - MaskValueCode::evaluate(point, MaskCode::Tensors, bool&) computes whether a pair is seen (src/expr/print.hpp).
+// - MaskBoundsCode::evaluate(BoundsPoint, CaptureBounds, Bools&) computes whether all pairs, or any, are seen
+//   (src/expr/print_bounds.hpp).
+// - MaskCode::number(capture, data, place) returns an element of a captured tensor.
 #pragma once
 
 #include "../attention/custom_score.cuh"

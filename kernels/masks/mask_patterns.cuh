@@ -1,9 +1,9 @@
-// Runs after mask_kinds: evaluates a mask function at the pairs of the tiles that bounds have not decided.
+// Runs after mask_kinds. Evaluates a mask function at the pairs of the tiles that bounds have not decided.
 //
-// Work     a warp has a tile, and a lane two of its rows. The warp evaluates one key after another. For each key two
-//          ballots give the bits of all rows. Each lane does 128 evaluations. Warps process tiles in strides of the
-//          grid
-// Memory   writes 4 bytes for each tile, and 512 for each new pattern
+// Work:     A warp has a tile, and each lane has two of the tile's rows. The warp evaluates one key after another. For
+//           each key, two ballots yield the bits of all rows. Each lane does 128 evaluations. Warps process tiles in
+//           strides of the grid.
+// Memory:   The kernel writes 4 bytes for each tile, and 512 bytes for each new pattern.
 #pragma once
 
 #include "../common/warp_reduce.cuh"
@@ -28,12 +28,12 @@ namespace attend {
   return result;
 }
 
-// Returns the pattern of a tile. Bits beyond a length are 0.
+// Returns the pattern of a tile. Bits of rows and keys that do not exist are 0.
 [[nodiscard]] __device__ __forceinline__ WordsOfLane pattern_of(const MaskMakerArgs& args, const MakerTile& tile) {
   const int lane = static_cast<int>(threadIdx.x) % kWarpThreads;
   const bool has_low = lane < tile.num_rows, has_high = lane + kWarpThreads < tile.num_rows;
   WordsOfLane words = {0, 0};
-#pragma unroll 4  // keeps loads of several keys in flight
+#pragma unroll 4  // keeps the loads of several keys in flight
   for (int key = 0; key < tile.num_keys; ++key) {
     const uint32 low = __ballot_sync(kAllLanes, has_low && sees(args, tile, lane, key));
     const uint32 high = __ballot_sync(kAllLanes, has_high && sees(args, tile, lane + kWarpThreads, key));
@@ -51,7 +51,7 @@ namespace attend {
   return {lane < tile.num_keys ? rows : 0, lane + kWarpThreads < tile.num_keys ? rows : 0};
 }
 
-// Grid: any number of blocks.
+// The grid may have any number of blocks.
 template <class Config>
 __device__ void mask_patterns(const MaskMakerArgs& args) {
   static_assert(Config::kThreads == kMakerThreads);
@@ -61,7 +61,7 @@ __device__ void mask_patterns(const MaskMakerArgs& args) {
   const int lane = static_cast<int>(threadIdx.x) % kWarpThreads;
   const int undecided = args.counts->undecided;
   PatternTable table(args);
-  // 64 bits: the last step may exceed the range of an int
+  // n has 64 bits, because the last step may exceed the range of an int
   for (int64 n = int64{blockIdx.x} * kWarps + static_cast<int>(threadIdx.x) / kWarpThreads; n < undecided;
        n += int64{gridDim.x} * kWarps) {
     const int number = args.undecided[n];

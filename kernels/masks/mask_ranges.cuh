@@ -1,9 +1,9 @@
-// Runs before mask_kinds: computes bounds of each run of 64 elements in the last dimension of the captured tensors.
-// These bounds decide tiles that documents or padding make empty. The kernel also clears the memory in which the later
-// kernels count, because a separate launch would add noticeably to the total time.
+// Runs before mask_kinds. Computes bounds of each run of 64 elements in the last dimension of the captured tensors.
+// These bounds decide the tiles that are empty because of documents or padding. The kernel also clears the memory in
+// which the later kernels count, because a separate launch would add noticeably to the total time.
 //
-// Work     a warp has a run, and a lane two of its elements
-// Memory   reads each captured element once; writes 24 bytes for 64 elements, and zeros
+// Work:     A warp has a run, and each lane has two of the run's elements.
+// Memory:   The kernel reads each captured element once. It writes 24 bytes for 64 elements, and zeros.
 #pragma once
 
 #include "../common/warp_reduce.cuh"
@@ -13,7 +13,8 @@
 
 namespace attend {
 
-// Returns the offset, in elements, of a row of a captured tensor. Subscripts of all dimensions but the last form `row`.
+// Returns the offset of a row of a captured tensor, in elements. The number `row` is formed from the subscripts of all
+// dimensions except the last.
 [[nodiscard]] __device__ __forceinline__ int64 offset_of_row(const CapturedTensor& tensor, int rank, int64 row) {
   int64 offset = 0;
   for (int d = rank - 2; d >= 0; --d) {
@@ -47,7 +48,7 @@ __device__ __forceinline__ void bound_run(const MaskMakerArgs& args, int capture
   if (lane == 0) table.ranges[run] = {all.low, all.high, has_nan ? 1 : 0, 0};
 }
 
-// Grid: a warp for each run, over the tensors in order.
+// The grid has one warp for each run of all tensors, in the order of the tensors.
 template <class Config>
 __device__ void mask_ranges(const MaskMakerArgs& args) {
   static_assert(Config::kThreads == kMakerThreads);

@@ -1,9 +1,9 @@
-// Runs after mask_patterns: writes each row of tiles as entries in ascending order of keys. An entry is a run of tiles
-// that are seen in full, or a single tile with a pattern. Rows are stored in any order, so that no row waits for the
-// length of another.
+// Runs after mask_patterns. Writes each row of tiles as entries in ascending order of keys. An entry is a run of tiles
+// that are seen in full, or a single tile with a pattern. Rows are stored in any order, so that no row waits until the
+// length of another is known.
 //
-// Work     a block has a row of tiles, and reads it twice: to count entries, and to write them
-// Memory   reads 4 bytes for each tile, twice; writes 12 bytes for each entry
+// Work:     A block has a row of tiles. It reads the row twice, first to count entries and then to write them.
+// Memory:   The kernel reads 4 bytes for each tile, twice. It writes 12 bytes for each entry.
 #pragma once
 
 #include "../common/warp_reduce.cuh"
@@ -12,7 +12,7 @@
 
 namespace attend {
 
-// The kinds of a row's tiles.
+// The kinds of the tiles of a row.
 struct RowOfKinds {
   const int* kinds;
   int columns;
@@ -20,7 +20,7 @@ struct RowOfKinds {
   [[nodiscard]] __device__ __forceinline__ bool is_full(int column) const {
     return column >= 0 && column < columns && kinds[column] == kAllSeen;
   }
-  // begins() returns whether an entry begins with the tile, ends() whether one ends with it.
+  // begins() returns whether an entry begins with the tile. ends() returns whether an entry ends with the tile.
   [[nodiscard]] __device__ __forceinline__ bool begins(int column) const {
     return column < columns && (kinds[column] >= 0 || (is_full(column) && !is_full(column - 1)));
   }
@@ -29,18 +29,19 @@ struct RowOfKinds {
   }
 };
 
-// Sums of a number of each warp: over the warps before this one, and over all.
+// Sums of a number that each warp has: over the warps before this one, and over all warps.
 struct SumOfWarps {
   int before, all;
 
-  // own: the warp's number, the same in all lanes. All threads of the block call it. numbers: buffer with one element
-  // for each warp.
+  // Computes the sums. All threads of the block call it. `own` is the warp's number, which is the same in all lanes.
+  // `numbers` is a buffer with one element for each warp.
   template <int kWarps>
   [[nodiscard]] static __device__ __forceinline__ SumOfWarps of(int own, int (&numbers)[kWarps]) {
     const int warp = static_cast<int>(threadIdx.x) / kWarpThreads;
-    __syncthreads();  // waits until all threads have read the previous numbers; they may then be overwritten
+    __syncthreads();  // waits until all threads have read the numbers of the previous call, which may then be
+                      // overwritten
     if (threadIdx.x % kWarpThreads == 0) numbers[warp] = own;
-    __syncthreads();  // waits until all numbers are written
+    __syncthreads();  // waits until all numbers are written; any thread may then read them
     SumOfWarps sum = {0, 0};
 #pragma unroll
     for (int n = 0; n < kWarps; ++n) {
@@ -51,7 +52,7 @@ struct SumOfWarps {
   }
 };
 
-// Grid: a block for each row of tiles of all heads.
+// The grid has one block for each row of tiles of all heads.
 template <class Config>
 __device__ void mask_rows(const MaskMakerArgs& args) {
   static_assert(Config::kThreads == kMakerThreads);
@@ -71,9 +72,9 @@ __device__ void mask_rows(const MaskMakerArgs& args) {
     first_of_row = atomicAdd(&args.counts->entries, all);
     args.rows[blockIdx.x] = {first_of_row, all};
   }
-  __syncthreads();  // waits until first_of_row is written
+  __syncthreads();  // waits until first_of_row is written; all threads may then read it
   int before = first_of_row;
-  if (int64{before} + all > args.most_entries) return;  // the host detects this by the count, and allocates more
+  if (int64{before} + all > args.most_entries) return;  // the host detects this from the count, and allocates more
   for (int from = 0; from < row.columns; from += kMakerThreads) {
     const int column = from + thread;
     const bool begins = row.begins(column);

@@ -1,5 +1,5 @@
-// Merges equal patterns of tiles. A hash table with open addressing is shared by all warps of a grid. No warp waits for
-// another: a warp first writes its pattern, then publishes it by one atomic operation. A warp that finds the slot
+// Merges equal patterns of tiles. All warps of a grid share a hash table with open addressing. No warp waits for
+// another. A warp first writes its pattern, and then publishes it by one atomic operation. A warp that finds the slot
 // occupied compares all words with the published pattern. Nothing is removed from the table.
 #pragma once
 
@@ -8,7 +8,7 @@
 
 namespace attend {
 
-// Words `lane` and `lane` + 32 of a pattern.
+// The words `lane` and `lane` + 32 of a pattern.
 struct WordsOfLane {
   uint64 low, high;
 
@@ -17,9 +17,9 @@ struct WordsOfLane {
   }
 };
 
-// Returns the hash of all words of the warp's pattern; the same in all lanes.
+// Returns the hash of all words of the warp's pattern. All lanes get the same result.
 [[nodiscard]] __device__ __forceinline__ uint32 hash_of_pattern(const WordsOfLane& own) {
-  // The finaliser of MurmurHash3, applied to each word and its position.
+  // The finaliser of MurmurHash3, applied to each word and its position
   const auto mixed = [](uint64 x, int place) {
     x += 0x9e3779b97f4a7c15ull * static_cast<uint64>(place + 1);
     x = (x ^ x >> 33) * 0xff51afd7ed558ccdull;
@@ -36,17 +36,18 @@ struct WordsOfLane {
   return hash;
 }
 
-// A warp's access to the table.
+// Access of one warp to the table.
 class PatternTable {
  public:
   __device__ __forceinline__ explicit PatternTable(const MaskMakerArgs& args)
       : args_(args), lane_(static_cast<int>(threadIdx.x) % kWarpThreads) {}
 
-  // Returns the place of an equal pattern. Returns kNoneSeen if there is no free place, which the counts show.
+  // Returns the place of the pattern, or of an equal one in the table. Returns kNoneSeen if no place is free. The
+  // counts then show the shortage.
   [[nodiscard]] __device__ __forceinline__ int place_of(const WordsOfLane& own) {
     const uint32 hash = hash_of_pattern(own);
     bool is_written = false;
-    for (uint32 slot = hash;; ++slot) {  // terminates: there are fewer patterns than slots
+    for (uint32 slot = hash;; ++slot) {  // terminates, because there are fewer patterns than slots
       uint64* const at = args_.table + (slot & static_cast<uint32>(args_.table_slots - 1));
       uint64 entry = 0;
       if (lane_ == 0) entry = __ldcg(at);
@@ -67,7 +68,7 @@ class PatternTable {
   [[nodiscard]] __device__ __forceinline__ uint64* words_at(int place) const {
     return args_.places + int64{place} * kLengthOfPattern + lane_;
   }
-  // Writes the pattern to the warp's reserved place, which the warp keeps until it publishes a pattern there.
+  // Writes the pattern to the warp's reserved place. The warp keeps the place until it publishes a pattern there.
   [[nodiscard]] __device__ __forceinline__ bool write(const WordsOfLane& own) {
     if (place_ < 0) {
       if (lane_ == 0) place_ = atomicAdd(&args_.counts->places, 1);
@@ -77,9 +78,10 @@ class PatternTable {
     words_at(place_)[0] = own.low;
     words_at(place_)[kWarpThreads] = own.high;
     __threadfence();  // orders the words before their publication
-    __syncwarp();     // waits until all lanes have written
+    __syncwarp();     // waits until all lanes have written; the pattern may then be published
     return true;
   }
+  // Numbers the pattern that has just been published, stores it under this number, and returns its place.
   [[nodiscard]] __device__ __forceinline__ int announced(const WordsOfLane& own) {
     int number = 0;
     if (lane_ == 0) {
@@ -96,14 +98,14 @@ class PatternTable {
     return place;
   }
   [[nodiscard]] __device__ __forceinline__ bool is_at(int place, const WordsOfLane& own) const {
-    __threadfence();  // orders these reads after the read of the published slot
+    __threadfence();  // orders these reads after the read of the slot
     const WordsOfLane other = {__ldcg(words_at(place)), __ldcg(words_at(place) + kWarpThreads)};
     return __all_sync(kAllLanes, own == other);
   }
 
   const MaskMakerArgs& args_;
   int lane_;
-  int place_ = -1;  // the warp's reserved place; -1: none
+  int place_ = -1;  // the warp's reserved place, or -1 if it has none
 };
 
 }  // namespace attend

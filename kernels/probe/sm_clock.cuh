@@ -1,6 +1,7 @@
-// Measures the current clock of a multiprocessor: cycles against nanoseconds of the device's timer.
+// Measures the current clock rate of a multiprocessor, by comparing cycles with nanoseconds of the device's timer.
 //
-// One thread. The benchmarks run it right after the timed kernels, because the clock depends on load and power.
+// One thread runs the kernel. Benchmarks start it right after the timed kernels, because the clock rate depends on load
+// and power.
 #pragma once
 
 #include "../common/portable.cuh"
@@ -8,8 +9,8 @@
 namespace attend {
 
 struct ClockArgs {
-  int64* cycles_and_ns;  // (2): elapsed cycles, elapsed nanoseconds
-  int64 least_ns;        // least duration of the measurement
+  int64* cycles_and_ns;  // (2). Entry 0 receives the elapsed cycles, and entry 1 the elapsed nanoseconds
+  int64 least_ns;        // shortest duration of the measurement
 };
 
 __device__ __forceinline__ int64 global_timer_ns() {

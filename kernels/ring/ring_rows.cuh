@@ -1,10 +1,10 @@
-// ring_rows: to = from, or from + other, rounded once. A rank of a ring applies it to blocks of rows.
+// Computes to = from, or to = from + other, rounded once. A rank of a ring applies it to blocks of rows.
 //
-// Shapes   all (batch, heads, rows, cols), any strides whose last is 1; from and to any two types of float32, float16,
-//          bfloat16, other float32; to may be other
-// Work     a warp has a run of kRingRowsOfWarp rows of a head at a time, and a lane kVector columns
-// Called   by src/ring/algorithms/device_exchange.cpp: it packs k and v into one message, and adds sums to dq, dk, dv
-//          and o
+// Shapes:   All tensors have the shape (batch, heads, rows, cols), and any strides whose last is 1. `from` and `to` may
+//           each be float32, float16 or bfloat16. `other` is float32. `to` may be the same memory as `other`.
+// Work:     A warp has a run of kRingRowsOfWarp rows of a head at a time, and a lane has kVector columns.
+// Called:   by src/ring/algorithms/device_exchange.cpp, which packs k and v into one message, and adds sums to dq, dk,
+//           dv and o.
 #pragma once
 
 #include "../common/element.cuh"
@@ -12,7 +12,7 @@
 
 namespace attend {
 
-// kVector neighbours at once: 4 if addresses allow it, otherwise 1.
+// Loads and stores kVector neighbouring elements at once. kVector is 4 if the addresses are aligned, otherwise 1.
 template <ElementType kElement, int kVector>
 struct RingRun {
   using Element = typename ElementTraits<kElement>::Type;
@@ -43,7 +43,8 @@ struct RingRun {
   }
 };
 
-// Any grid. Config: kThreads, kFrom and kTo, kVector, kAdds (to = from + other).
+// The grid may have any number of blocks. Config: kThreads, kFrom, kTo, kVector, and kAdds, which is set if to = from +
+// other.
 template <class Config>
 __device__ void ring_rows(const RingRowsArgs& args) {
   constexpr int kVector = Config::kVector, kLanes = 32, kRows = kRingRowsOfWarp;

@@ -1,17 +1,17 @@
-// Arguments of ring_rows: a plain struct, declared once for host and device.
+// Arguments of ring_rows.cuh, as a plain struct that host and device share.
 #pragma once
 
 #include "../common/args.cuh"
 
 namespace attend {
 
-// Rows that a warp copies at once.
+// Number of rows that a warp copies at once.
 constexpr int kRingRowsOfWarp = 8;
 
 struct RingRowsArgs {
   static constexpr const char* kTypeName = "RingRowsArgs";
   const void* from;    // (batch, heads, rows, cols)
-  const float* other;  // (batch, heads, rows, cols); kAdds
+  const float* other;  // (batch, heads, rows, cols), used if kAdds is set
   void* to;            // (batch, heads, rows, cols)
   TensorStrides from_stride;
   TensorStrides other_stride;
@@ -19,7 +19,7 @@ struct RingRowsArgs {
   int64 all_runs;  // batch * heads * runs
   uint32 heads;
   uint32 rows;
-  uint32 runs;  // runs of kRingRowsOfWarp rows of a head
+  uint32 runs;  // number of runs of kRingRowsOfWarp rows in a head
   uint32 cols;  // a multiple of kVector
 };
 static_assert(sizeof(RingRowsArgs) == 3 * 8 + 3 * 24 + 8 + 4 * 4);

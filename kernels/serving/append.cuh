@@ -1,14 +1,16 @@
-// append: writes every new row of k and v to its place in the cache, and every query row to q_out.
+// Writes every new row of k and v to its place in the cache, and every query row to q_out.
 //
-//   k: x / sqrt(mean(x^2) + eps) * weight, then the rotation at the row's position, then the conversion to the cache's
-//      type; an 8-bit cache gets x / descale
-//   v: only the conversion to the cache's type
-//   q: as k, in its own type
+//   k: x / sqrt(mean(x^2) + eps) * weight is rotated by the angles of the row's position, and converted to the cache's
+//      type. An 8-bit cache stores x / descale.
+//   v: x is converted to the cache's type.
+//   q: x is normalised and rotated like k, and keeps its type.
 //
-// Shapes   see AppendArgs. Any types, strides and sizes; the kernel reads lengths, tables, slots and offsets
-// Grid     (tokens, groups of heads): a warp handles one token at a time, for a few heads of k, of v, or of q
-// Bits     products and sums are rounded one by one, and squares are summed in a fixed order: as in the CPU's append
-// Called   by src/cuda/serving/append.cpp
+// Shapes:   see AppendArgs. Types, strides and sizes are arbitrary. The kernel reads lengths, tables, slots and
+//           offsets.
+// Grid:     (tokens, groups of heads). A warp handles one token at a time, for a few heads of k, of v, or of q.
+// Rounding: Each product and each sum is rounded separately, and squares are added in a fixed order, as in the CPU's
+//           append.
+// Called:   by src/cuda/serving/append.cpp.
 #pragma once
 
 #include "../isa/grid_dependency.cuh"
@@ -18,13 +20,13 @@
 
 namespace attend {
 
-// A token of a sequence, and its place in a tensor.
+// A token, which is a row of a sequence, and the place of this row in a tensor.
 struct AppendToken {
   int64 s, i;  // row i of sequence s
   int64 batch, row;
 };
 
-// Finds a token's sequence and row. Returns false for a packed row of no sequence.
+// Finds the sequence and row of a token. Returns false if the token is a packed row that belongs to no sequence.
 [[nodiscard]] __device__ __forceinline__ bool find_token(const SequenceRowsArgs& rows, int64 token, AppendToken& at) {
   if (rows.offsets == nullptr) {
     const Division d = divide(token, rows.seqlen);
@@ -41,14 +43,14 @@ struct AppendToken {
   return rows.offsets != nullptr ? static_cast<int64>(rows.offsets[s + 1]) - rows.offsets[s] : rows.seqlen;
 }
 
-// With a slot mapping, cache_row is not used, so it is not read.
+// Returns the sequence's state in the cache. With a slot mapping, cache_row is unused and is not read.
 [[nodiscard]] __device__ __forceinline__ CachedSequence sequence_in_cache(const AppendArgs& args, int64 s) {
   if (args.slot_mapping == nullptr) return cached(args.cache, s);
   const int64 length = args.cache.seqlens_k != nullptr ? args.cache.seqlens_k[s] : 0;
   return {0, length, length < 0};
 }
 
-// Returns the place of new row i of a live sequence.
+// Returns the place in the cache of new row i of a live sequence.
 [[nodiscard]] __device__ __forceinline__ CachePlace destination(const AppendArgs& args, const CachedSequence& in_cache,
                                                                 int64 i, int64 token) {
   const CacheArgs& cache = args.cache;
@@ -61,8 +63,8 @@ struct AppendToken {
   return key < cache.capacity ? place(cache, in_cache.cache_row, key) : CachePlace{-1, 0};
 }
 
-// Returns the row of cos and sin for new row i of a live sequence. For a query, i may lie outside the sequence's new
-// rows.
+// Returns the row of cos and sin for new row i of a live sequence. For a query, i may lie outside the new rows of the
+// sequence.
 [[nodiscard]] __device__ __forceinline__ int64 table_row(const AppendArgs& args, const CachedSequence& in_cache,
                                                          int64 s, int64 i) {
   int64 position;
@@ -77,7 +79,7 @@ struct AppendToken {
   return min(max(position, int64{0}), args.max_positions - 1);
 }
 
-// Returns the new row whose position is that of query row i of a sequence.
+// Returns the number of the new row that has the same position as query row i of the sequence.
 [[nodiscard]] __device__ __forceinline__ int64 new_row_of_query(const AppendArgs& args, int64 s, int64 i) {
   if (args.query_positions == kQueriesLast) {
     return i + rows_of(args.parts[kAppendKeys].rows, s) - rows_of(args.parts[kAppendQueries].rows, s);
@@ -85,7 +87,7 @@ struct AppendToken {
   return args.query_positions == kQueriesFirst ? i : 0;
 }
 
-// Handles one token of a part: the rows of a few of its heads.
+// Handles one token of k, of v or of q (`kind`), for the heads of this warp.
 template <class Config>
 __device__ __forceinline__ void append_token(const AppendArgs& args, int kind, uint32 first_head, int64 token,
                                              AppendRow<Config>& math) {
@@ -93,7 +95,7 @@ __device__ __forceinline__ void append_token(const AppendArgs& args, int kind, u
   const bool is_query = kind == kAppendQueries;
   AppendToken at;
   if (!find_token(part.rows, token, at)) return;
-  // Overlaps the row's load with the dependent reads of lengths, pages and tables.
+  // Overlaps loading the row with the dependent reads of lengths, pages and tables.
   prefetch_row(part.from, row_address(part.from, at.batch, first_head, at.row), static_cast<int>(part.cols));
   const CachedSequence in_cache = sequence_in_cache(args, at.s);
   if (in_cache.dead) return;
@@ -110,7 +112,7 @@ __device__ __forceinline__ void append_token(const AppendArgs& args, int kind, u
   }
 }
 
-// Config: kThreads, kColumns: head_dim and head_dim_v or more.
+// Appends all tokens. Config: kThreads, and kColumns, which is at least head_dim and head_dim_v.
 template <class Config>
 __device__ void append(const AppendArgs& args) {
   static_assert(Config::kThreads == kAppendThreads);

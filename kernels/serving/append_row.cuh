@@ -1,5 +1,5 @@
-// The computation of one row: norm, rotation and rounding. A warp handles a row, which stays in shared memory
-// meanwhile.
+// Computes one row of append: norm, rotation and rounding. A warp handles a row, which stays in shared memory until it
+// is stored.
 #pragma once
 
 #include "../common/warp_reduce.cuh"
@@ -8,7 +8,7 @@
 
 namespace attend {
 
-// Rows of k, v or q. Config: kThreads, kColumns (most columns of a row).
+// Computes rows of k, v or q. Config: kThreads, and kColumns, which is the largest number of columns of a row.
 template <class Config>
 class AppendRow {
  public:
@@ -23,9 +23,9 @@ class AppendRow {
     return part_.rotates != 0;
   }
 
-  // Loads row `at` of cos and sin, for the following rows.
+  // Loads row `at` of cos and sin, which the following rows use.
   __device__ __forceinline__ void set_position(int64 at) {
-    __syncwarp();  // waits until all lanes are done with the previous position's values
+    __syncwarp();  // waits until all lanes have read the values of the previous position, which may then be overwritten
     const int half = static_cast<int>(args_.rotary_dim) / 2;
 #pragma unroll 2
     for (int c = lane(); c < half; c += kWarpThreads) {
@@ -34,12 +34,12 @@ class AppendRow {
     }
   }
 
-  // Computes and writes a row. All lanes call it together. `to` and `from` may be the same row.
+  // Computes and writes a row. All lanes call it together. `to` and `from` may point to the same row.
   __device__ __forceinline__ void write(void* to, const void* from, float descale) {
     const bool is_copy = !normalises() && !rotates() && part_.to.element == part_.from.element;
     if (is_copy) return copy_row(part_.to, to, part_.from, from, cols_);
     load_row(memory_.row, part_.from, from, cols_);
-    __syncwarp();  // waits until the row, weights, cos and sin are written
+    __syncwarp();  // waits until the row, the weights, cos and sin are written; all lanes may then read them
     if (normalises()) normalise();
     if (rotates()) rotate();
     store_row(part_.to, to, memory_.row, cols_, descale);
@@ -47,7 +47,7 @@ class AppendRow {
   }
 
  private:
-  static constexpr int kSums = 16;  // running sums of squares: the same number as on every SIMD target of the CPU
+  static constexpr int kSums = 16;  // number of running sums of squares, the same as on every SIMD target of the CPU
 
   struct Memory {
     alignas(16) float row[Config::kColumns];
@@ -71,7 +71,7 @@ class AppendRow {
     return part_.norm.data != nullptr;
   }
 
-  // Computes x / sqrt(mean(x^2) + eps) * weight. Both halves of the warp compute the same sum.
+  // Computes x / sqrt(mean(x^2) + eps) * weight for the row. The two halves of the warp compute the same sum.
   __device__ __forceinline__ void normalise() {
     float sum = 0;
 #pragma unroll 4
@@ -89,10 +89,10 @@ class AppendRow {
     for (int col = lane(); col < cols_; col += kWarpThreads) {
       memory_.row[col] = __fmul_rn(__fmul_rn(memory_.row[col], factor), memory_.weight[col]);
     }
-    __syncwarp();  // waits until the other lanes' columns are written
+    __syncwarp();  // waits until the other lanes' columns are written; they may then be read
   }
 
-  // Rotates the pairs. A lane has both columns of a pair.
+  // Rotates the pairs of columns. One lane computes the two columns of a pair.
   __device__ __forceinline__ void rotate() {
     const int half = static_cast<int>(args_.rotary_dim) / 2;
     const bool interleaved = args_.is_interleaved != 0;
@@ -105,7 +105,7 @@ class AppendRow {
       first = __fsub_rn(__fmul_rn(a, cos), __fmul_rn(b, sin));
       second = __fadd_rn(__fmul_rn(b, cos), __fmul_rn(a, sin));
     }
-    __syncwarp();  // waits until the other lanes' columns are written
+    __syncwarp();  // waits until the other lanes' columns are written; they may then be read
   }
 
   const AppendArgs& args_;

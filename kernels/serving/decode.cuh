@@ -1,15 +1,16 @@
 // Attention of a few query rows of each sequence over a cache of keys and values.
 //
-// Shapes   DecodeArgs; any lengths, strides, pages
-// Work     decode_schedule.cuh: a block has an equal share of all units of 64 keys
-// Block    two warps load keys and values into a ring (decode_loader.cuh). Teams of four warps compute: each warp has
-//          16 of the 64 keys of a step in S^T = K Q^T, and a quarter of the columns in O^T += V^T P^T
-//          (decode_leaf.cuh). With many rows two warpgroups compute instead: S = Q K^T and O += P V. Either each has
-//          every second leaf (decode_warpgroup_steps.cuh), or both share every leaf, with half of the columns of o each
-//          (decode_columns_steps.cuh)
-// Order    decode_tree.cuh: keys are summed in a leaf, and leaves along a tree of positions (decode_state.cuh). The
-//          order is the same for every grid. Blocks exchange nodes of the tree: decode_exchange.cuh
-// Source   Dao, Haziza, Massa & Sizov, Flash-Decoding for long-context inference (2023)
+// Shapes:   see DecodeArgs. Lengths, strides and pages are arbitrary.
+// Work:     A unit is 64 keys, and each block gets an equal share of all units (decode_schedule.cuh).
+// Block:    Two warps load keys and values into a ring (decode_loader.cuh). Teams of four warps compute. Each warp has
+//           16 of the 64 keys of a step in S^T = K Q^T, and a quarter of the columns in O^T += V^T P^T
+//           (decode_leaf.cuh). If there are many rows, two warpgroups compute S = Q K^T and O += P V instead. Either
+//           each warpgroup computes every second leaf (decode_warpgroup_steps.cuh), or each has half of the columns of
+//           o in every leaf (decode_columns_steps.cuh).
+// Order:    Keys are summed within a leaf, and leaves are merged along a tree of key positions (decode_tree.cuh,
+//           decode_state.cuh). The order is the same for every grid. Blocks exchange nodes of the tree
+//           (decode_exchange.cuh).
+// Source:   Dao, Haziza, Massa & Sizov, Flash-Decoding for long-context inference (2023).
 #pragma once
 
 #include "../isa/grid_dependency.cuh"
@@ -21,8 +22,8 @@
 namespace attend {
 
 // Loads the arguments, which lie in constant memory, into the caches. One warp does this while the previous kernel
-// ends. Otherwise the first use of each line would wait for memory. room: shared memory for one word of each lane,
-// never read.
+// ends. Otherwise the first use of each line would wait for memory. `room` is shared memory for one word of each lane,
+// which is never read.
 template <bool kHasBoxes>
 __device__ __forceinline__ void fetch_arguments(const DecodeArgs& args, uint32* room, int lane) {
   constexpr int kLine = 64;
@@ -37,9 +38,9 @@ __device__ __forceinline__ void fetch_arguments(const DecodeArgs& args, uint32* 
   }
 }
 
-// Runs a role, computing or loading, on the block's schedule. The first schedule uses the arrays' contents while the
-// previous kernel still runs. If the contents have changed when that kernel ends, the schedule and the work start
-// again.
+// Runs a role, which is the computing or the loading of the block, with the block's schedule. The first schedule is
+// computed from the arrays' contents while the previous kernel still runs. If the contents have changed when that
+// kernel ends, the schedule and the work start again.
 template <class Config, class Role>
 __device__ __forceinline__ void run(const DecodeContext<Config>& block, DecodeSchedule<Config>& schedule,
                                     DecodeCursor<Config>& first, bool makes_schedule, Role& role) {
@@ -47,7 +48,8 @@ __device__ __forceinline__ void run(const DecodeContext<Config>& block, DecodeSc
   for (bool is_early = keeps_sequences<Config>(block.args);; is_early = false) {
     if (!is_early) wait_for_kernels_before();
     if (makes_schedule) first.start(block.args, schedule, kept_sequences<Config>(block.args, block.smem));
-    block_barrier<Config>();  // waits until the schedule, the block's first piece and the ring's barriers are ready
+    block_barrier<Config>();  // waits until the schedule, the block's first piece and the barriers of the ring are
+                              // ready to be used
     block.cursor.restart(first);
     if (role.run(is_early)) return;
   }
@@ -62,7 +64,7 @@ __device__ __forceinline__ void decode(const DecodeArgs& args) {
   extern __shared__ __align__(kSwizzleAtom) char smem[];
   constexpr DecodeSmem kSmem = Sizes::kSmem;
   constexpr int kComputeWarps = Sizes::kComputeThreads / kWarpThreads;
-  // Register counts of each role, instead of 168 for each thread of three warpgroups
+  // Registers of a thread in each role. If registers were not moved, each thread of the three warpgroups would have 168
   constexpr bool kMovesRegisters = decode_moves_registers(Sizes::kTile);
   constexpr int kComputeRegisters = 232, kLoadRegisters = 40;
   const int warp = static_cast<int>(threadIdx.x) / kWarpThreads, lane = static_cast<int>(threadIdx.x) % kWarpThreads;

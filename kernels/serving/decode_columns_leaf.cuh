@@ -1,9 +1,10 @@
-// kColumnParts of 2: a warpgroup's partial results for one leaf of keys, with half of the columns of o. It computes the
-// scores of every second step, and multiplies P of all steps by its columns of the values. The warpgroups exchange P
-// through shared memory. P overwrites the panel of the key columns that are not values, which is unused once the scores
-// are computed.
+// Partial results of a warpgroup for one leaf of keys, with half of the columns of o. Used if kColumnParts is 2. The
+// warpgroup computes the scores of every second step, and multiplies P of all steps by its columns of the values. The
+// two warpgroups exchange P through shared memory. The values are the first columns of k. The panel of k behind these
+// columns is not needed once the scores are computed, so P overwrites it.
 //
-// Source: DeepSeek-AI, FlashMLA, "A deep dive into the flash MLA kernel" (2025): two warpgroups that exchange P
+// Source: DeepSeek-AI, FlashMLA, "A deep dive into the flash MLA kernel" (2025), which describes two warpgroups that
+// exchange P
 #pragma once
 
 #include "../isa/stmatrix.cuh"
@@ -27,16 +28,16 @@ class DecodeColumnsLeaf : public DecodeWarpgroupLeaf<Config> {
   using typename Leaf::Role;
   using typename Leaf::Scores;
 
-  // Starts the products of q with a part of the key columns: those of the slot's first part, or all others. Until
-  // finish_scores() returns, s must not be accessed.
+  // Starts to multiply q by some of the key columns. If kPart is 0, these are the columns of the slot's first part.
+  // Otherwise they are all other columns. Until finish_scores() returns, s must not be accessed.
   template <int kPart>
   static __device__ __forceinline__ void start_scores(Scores& s, const char* slot, const char* q_rows) {
     constexpr int kOfPanel = kPanelColumns / kWgmmaDepth, kDepths = ceil_div(Config::kHeadDim, kWgmmaDepth);
     constexpr int kBegin = kPart == 0 ? 0 : kColumns / kWgmmaDepth,
                   kEnd = kPart == 0 ? kColumns / kWgmmaDepth : kDepths;
     auto& d = reinterpret_cast<float(&)[kEights * 4]>(s);
-    if constexpr (kPart == 0) {  // explicit zeros: if the first product overwrote s, the compiler would treat its
-                                 // registers as uninitialised and use others
+    if constexpr (kPart == 0) {  // Explicit zeros. If the first product overwrote s, the compiler would treat its
+                                 // registers as uninitialised and use other registers
 #pragma unroll
       for (float& x : d) x = 0.0f;
     }
@@ -56,7 +57,8 @@ class DecodeColumnsLeaf : public DecodeWarpgroupLeaf<Config> {
     wgmma_wait<0>(reinterpret_cast<float(&)[kEights * 4]>(s));
   }
 
-  // Returns the address of the warpgroup's columns of the values in a slot, and p_of() that of P.
+  // values_of() returns the address of the warpgroup's columns of the values in a slot. p_of() returns the address of
+  // P.
   [[nodiscard]] static __device__ __forceinline__ char* values_of(char* slot, int part) {
     return slot + part * (kColumns / kPanelColumns) * KRows::kPanelBytes;
   }
@@ -66,8 +68,8 @@ class DecodeColumnsLeaf : public DecodeWarpgroupLeaf<Config> {
     return slot + kPanel * KRows::kPanelBytes;
   }
 
-  // Computes the maxima that p will be relative to, after a step whose scores are s times a positive factor:
-  // lagging_maximum().
+  // Computes the row maxima relative to which p of a step will be computed; see lagging_maximum(). The scores of the
+  // step are s * factor, and the factor is positive.
   __device__ __forceinline__ void find_maxima(const Scores& s, float factor, float (&top)[2]) const {
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
@@ -83,7 +85,7 @@ class DecodeColumnsLeaf : public DecodeWarpgroupLeaf<Config> {
       top[row] = lagging_maximum<Config>(row_max[row], of_row * factor);
     }
   }
-  // Sets new maxima, and rescales o and the row sums. No product may be in flight.
+  // Sets new row maxima, and rescales o and the row sums. No product with o may be in flight.
   __device__ __forceinline__ void take_maxima(const float (&top)[2]) {
     if (!__any_sync(kAllLanes, top[0] > row_max[0] || top[1] > row_max[1])) return;
     float factor[2];
@@ -96,7 +98,7 @@ class DecodeColumnsLeaf : public DecodeWarpgroupLeaf<Config> {
 #pragma unroll
     for (int i = 0; i < kColumns / 2; ++i) o[i] *= factor[i % 4 / 2];
   }
-  // Turns scores into p, and computes their sums.
+  // Turns scores into p relative to the maxima `top`, and computes the row sums of p over the lane's keys.
   static __device__ __forceinline__ void weigh(Scores& s, float factor, const float (&top)[2], float (&sums)[2]) {
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
@@ -116,7 +118,7 @@ class DecodeColumnsLeaf : public DecodeWarpgroupLeaf<Config> {
     row_sum[1][0] += sums[1];
   }
 
-  // Stores P for the other warpgroup.
+  // Stores P in shared memory for the other warpgroup.
   static __device__ __forceinline__ void store(const Probabilities& p, char* p_rows, const Role& role) {
     const int tile = role.lane / 8, row = role.warp * 16 + tile % 2 * 8 + role.lane % 8;
     const uint32 first = smem_address(p_rows) + swizzled_offset(Config::kRows, row, tile / 2);
@@ -129,7 +131,7 @@ class DecodeColumnsLeaf : public DecodeWarpgroupLeaf<Config> {
     return Element::to_float(reinterpret_cast<const Bits16*>(chunk)[key % kChunkElements]);
   }
 
-  // Starts o += P V, with P in registers or with stored P. Until finish_products() returns, o must not be accessed.
+  // Starts o += P V, with P in registers or in shared memory. Until finish_products() returns, o must not be accessed.
   __device__ __forceinline__ void start_products(const Probabilities& p, const char* values) {
     const MatrixDescriptor v = MatrixDescriptor::down_columns(recomputed(smem_address(values)), KRows::kPanelBytes);
     wgmma_fence();
@@ -155,7 +157,7 @@ class DecodeColumnsLeaf : public DecodeWarpgroupLeaf<Config> {
   }
 
  private:
-  static constexpr int kChains = 4;  // independent chains of maxima and of sums, to overlap their latencies
+  static constexpr int kChains = 4;  // number of independent chains of maxima and of sums, whose latencies overlap
   using Product = WgmmaOp<Config::kElement, kColumns>;
 };
 

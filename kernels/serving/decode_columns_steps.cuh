@@ -1,6 +1,7 @@
-// kColumnParts of 2: two warpgroups compute the steps of a piece, each with half of the columns of o. This is for tiles
-// whose o does not fit into the registers of one warpgroup. Steps are paired: an even unit and the next. The first
-// warpgroup computes the scores of the even unit, the second those of the odd unit:
+// Computes the steps of a piece with two warpgroups, each with half of the columns of o. Used if kColumnParts is 2, for
+// tiles whose o does not fit into the registers of one warpgroup. A pair of steps consists of an even unit and the next
+// unit. The first warpgroup computes the scores of the even unit (a), and the second those of the odd unit (b). An
+// arrow shows that a warpgroup sends or receives the maxima m and the probabilities P:
 //
 //   first    S_a = Q K_a^T, m_a, P_a ->            o += P_a V_a             <- m_b, P_b, o += P_b V_b
 //   second   S_b = Q K_b^T           <- m_a, P_a, (o += P_a V_a) m_b, P_b ->             o += P_b V_b
@@ -32,7 +33,7 @@ class DecodeColumnsSteps : public DecodeTeam<Config> {
 
   __device__ __forceinline__ explicit DecodeColumnsSteps(const DecodeContext<Config>& block) : Team(block) {}
 
-  // Same contract as DecodeSteps::compute().
+  // Computes all steps of the cursor's piece. Has the same contract as DecodeSteps::compute().
   [[nodiscard]] __device__ __forceinline__ State compute(const KeysOfAll& of_all, int first) {
     const int end = block_.cursor.piece.end_step;
     int unit = block_.cursor.piece.first_step;
@@ -64,7 +65,7 @@ class DecodeColumnsSteps : public DecodeTeam<Config> {
     for (; slots > 0; --slots) {
       const Step step = take_step(0);
       if (own == kFirst) wait_for_first_part(step);
-      block_.ring.full(step.place.stage, 1).wait(step.place.parity);  // waits until the copies have landed; the slot
+      block_.ring.full(step.place.stage, 1).wait(step.place.parity);  // waits until the copies have arrived; the slot
                                                                       // may then be released
       release_step(step, own);
     }
@@ -77,49 +78,50 @@ class DecodeColumnsSteps : public DecodeTeam<Config> {
   using Leaf = DecodeColumnsLeaf<Config>;
   enum Part { kFirst, kSecond };
 
-  // Broadcasts a condition that is the same in all lanes of a warp. The compiler cannot prove that, and would otherwise
-  // make products wait for each other.
+  // Broadcasts a condition that is the same in all lanes of a warp. Without the broadcast the compiler cannot prove
+  // that, and would insert waits between the products.
   [[nodiscard]] static __device__ __forceinline__ bool uniform(bool condition) {
     return __shfl_sync(kAllLanes, static_cast<int>(condition), 0) != 0;
   }
 
-  // A step of the pair: its slot and its keys.
+  // A step of the pair, with its slot and its keys.
   struct Step {
     int unit;
     Place place;
     char* slot;
-    uint64 existing;  // one bit for each key
-    bool some_see;    // some rows see a key that others do not
+    uint64 existing;  // one bit for each key of the step
+    bool some_see;    // whether some rows see a key that other rows do not see
   };
 
-  // Returns the next step of the ring. Both warpgroups call it for each step.
+  // Returns the step in the next slot of the ring. Both warpgroups call it for each step.
   [[nodiscard]] __device__ __forceinline__ Step take_step(int unit) {
     Step step = {unit, place_, block_.ring.slot(place_.stage), 0, false};
     place_.advance();
     return step;
   }
   __device__ __forceinline__ void wait_for_first_part(const Step& step) const {
-    block_.ring.full(step.place.stage, 0).wait(step.place.parity);  // waits until the first part's columns are in the
-                                                                    // slot
-    if constexpr (!Config::kHasBoxes) fence_smem_for_async();       // ordinary copies wrote them, and wgmma reads them
+    block_.ring.full(step.place.stage, 0).wait(step.place.parity);  // waits until the columns of the first part are in
+                                                                    // the slot
+    if constexpr (!Config::kHasBoxes) fence_smem_for_async();       // orders ordinary copies before wgmma's reads
   }
-  // Also reads the bits of the existing keys.
+  // Waits until the columns of the second part are in the slot. Reads the bits of the existing keys.
   __device__ __forceinline__ void wait_for_second_part(Step& step, const KeysOfAll& of_all) const {
     block_.ring.full(step.place.stage, 1).wait(step.place.parity);  // waits until the second part's columns are in the
                                                                     // slot
-    if constexpr (!Config::kHasBoxes) fence_smem_for_async();       // ordinary copies wrote them, and wgmma reads them
+    if constexpr (!Config::kHasBoxes) fence_smem_for_async();       // orders ordinary copies before wgmma's reads
     const uint2 words = *reinterpret_cast<const uint2*>(block_.ring.existing(step.place.stage));
     step.existing = static_cast<uint64>(words.y) << 32 | words.x;
     step.some_see = (step.existing & ~of_all.of_step(step.unit * kStepKeys)) != 0;
   }
-  // Releases the step for one warpgroup. Only the first warpgroup releases the first part.
+  // Releases the step's slot for one warpgroup. Only the first warpgroup releases the first part of the slot.
   __device__ __forceinline__ void release_step(const Step& step, Part own) const {
-    __syncwarp();  // waits until all lanes have read the step
+    __syncwarp();  // waits until all lanes have read the slot; the warp may then release it
     if (own == kFirst) arrive_as_warp(block_.ring.empty(step.place.stage, 0));
     arrive_as_warp(block_.ring.empty(step.place.stage, 1));
   }
 
-  // Computes the scores of the warpgroup's own step. Returns a factor that the caller still has to apply to them.
+  // Computes the scores of the step that belongs to this warpgroup. Returns a factor by which the caller must still
+  // multiply them.
   [[nodiscard]] __device__ __forceinline__ float multiply(typename Leaf::Scores& s, Step& step,
                                                           const KeysOfAll& of_all) {
     wait_for_first_part(step);
@@ -129,7 +131,8 @@ class DecodeColumnsSteps : public DecodeTeam<Config> {
     Leaf::finish_scores(s);
     const int first_key = step.unit * kStepKeys;
     const bool has_slopes = block_.args.alibi_slopes != nullptr;
-    // A factor of at most 1 makes no product infinite. An infinite score would look like that of a hidden key
+    // With a factor of at most 1 no product becomes infinite. An infinite score would be mistaken for the score of a
+    // hidden key
     const bool is_plain = scale_.of_cap == 0.0f && scale_.log2 > 0.0f && scale_.log2 <= 1.0f && !has_slopes;
     if (!is_plain) scale_.template apply<Config>(s);
     if (has_slopes || step.some_see) {
@@ -138,11 +141,11 @@ class DecodeColumnsSteps : public DecodeTeam<Config> {
     } else if (step.existing != ~uint64{0}) {
       leaf_.mask_missing(s, step.existing, role_.again().lane);
     }
-    team_barrier(role_);  // waits until the warpgroup has read the keys: P may then overwrite some of them
+    team_barrier(role_);  // waits until the warpgroup has read the keys; P may then overwrite some of them
     return is_plain ? scale_.log2 : 1.0f;
   }
 
-  // Returns the shared-memory row maxima that a warpgroup has found, for the other one.
+  // Returns the row maxima that warpgroup `part` has found, in shared memory. The other warpgroup reads them.
   [[nodiscard]] __device__ __forceinline__ float* maxima_of(Part part) const {
     static_assert(2 * Config::kRows <= decode_team_stats(Sizes::kTile));
     return maxima_ + part * Config::kRows;
@@ -156,20 +159,20 @@ class DecodeColumnsSteps : public DecodeTeam<Config> {
     top[0] = maxima_of(part)[Leaf::row_of(role_, 0)];
     top[1] = maxima_of(part)[Leaf::row_of(role_, 1)];
   }
-  // Sends the step's P and maxima to the other warpgroup.
+  // Sends the step's P and row maxima to the other warpgroup.
   __device__ __forceinline__ void send(Part part, const typename Leaf::Probabilities& p, const float (&top)[2],
                                        const Step& step) const {
     Leaf::store(p, Leaf::p_of(step.slot), role_);
     tell(part, top);
-    __syncwarp();  // waits until all lanes have written, because a warp arrives as one
+    __syncwarp();  // waits until all lanes have written, because one arrival stands for the warp
     barrier_arrive<Sizes::kComputeThreads>(kTurnBarrier + part);
   }
   __device__ __forceinline__ void receive(Part part) const {
     barrier_wait<Sizes::kComputeThreads>(kTurnBarrier + part);  // waits until the other warpgroup has sent its P and
-                                                                // maxima
+                                                                // row maxima, which may then be read
   }
 
-  // Computes P of the warpgroup's own step, relative to the new maxima.
+  // Computes P of this warpgroup's step, relative to the new row maxima.
   __device__ __forceinline__ void find_probabilities(typename Leaf::Scores& s, float factor,
                                                      typename Leaf::Probabilities& p, float (&top)[2],
                                                      float (&sums)[2]) const {
@@ -177,7 +180,7 @@ class DecodeColumnsSteps : public DecodeTeam<Config> {
     Leaf::weigh(s, factor, top, sums);
     Leaf::pack(s, p);
   }
-  // Prepares a step's values for the product: afterwards no value is infinite or NaN if a row does not see its key.
+  // Prepares the values of a step for the product. Afterwards, a value is finite if some row does not see its key.
   __device__ __forceinline__ void clean(const Step& step) {
     char* values = Leaf::values_of(step.slot, role_.part);
     if (step.existing != ~uint64{0}) leaf_.clear_missing(values, step.existing, role_.again());
@@ -185,11 +188,11 @@ class DecodeColumnsSteps : public DecodeTeam<Config> {
     const char* p_rows = Leaf::p_of(step.slot);
     const auto weight = [&](int row, int key) { return Leaf::stored(p_rows, Leaf::row_of(role_, row), key); };
     uint32* words = reinterpret_cast<uint32*>(maxima_ + 2 * Config::kRows) + (role_.part * 2 + turn_) * kTeamWarps;
-    turn_ ^= 1;  // alternates the buffer, because a warp may be one step ahead of another
+    turn_ ^= 1;  // alternates between two buffers, because a warp may be one step ahead of another
     leaf_.add_nonfinite(weight, rows_, values, step.existing, step.unit * kStepKeys, words, role_.again());
   }
 
-  // Computes o += P V of the warpgroup's own step.
+  // Computes o += P V for the step whose P this warpgroup computed.
   __device__ __forceinline__ void multiply_own(const typename Leaf::Probabilities& p, const float (&top)[2],
                                                const float (&sums)[2], const Step& step, Part part) {
     leaf_.take_maxima(top);

@@ -1,4 +1,4 @@
-// The computing warps of a decode block: they compute the block's pieces, and exchange nodes with other blocks.
+// Computing warps of a decode block. These warps compute the block's pieces, and exchange tree nodes with other blocks.
 #pragma once
 
 #include "../isa/grid_dependency.cuh"
@@ -44,10 +44,11 @@ class DecodeCompute : DecodeStepsFor<Config>::Type {
  public:
   __device__ __forceinline__ explicit DecodeCompute(const DecodeContext<Config>& block) : Steps(block) {}
 
-  // Computes all pieces. Then, if the block has the end of its first item but not its begin, merges that item's nodes.
-  // is_early: the previous kernel may still be running. Returns false if the schedule is not correct for this call.
+  // Computes all pieces of the block. If the block computes the end of its first item but not the begin, it then merges
+  // the nodes of that item. `is_early` is set if the previous kernel may still be running. Returns false if the early
+  // schedule is incorrect for this call.
   __device__ __forceinline__ bool run(bool is_early) {
-    // Offsets of packed rows may not be final yet, so the rows that they name need not exist
+    // Offsets of packed rows may not be final yet. The rows at these offsets may not exist, and are not read yet
     bool has_rows = !is_early || block_.args.cu_seqlens_q == nullptr;
     if (!begin(is_early, has_rows)) return false;
 #pragma unroll 1
@@ -63,7 +64,7 @@ class DecodeCompute : DecodeStepsFor<Config>::Type {
           if (!Steps::has_last()) return true;
         }
       }
-      // The last node of a part; the others are on the stack
+      // The last node of a piece or of an item. All other nodes are on the stack
       State last = merges ? merge_nodes() : compute_piece(has_rows);
       has_rows = false;
       if (Steps::has_last()) {
@@ -81,8 +82,8 @@ class DecodeCompute : DecodeStepsFor<Config>::Type {
   }
 
  private:
-  // Waits for the previous kernel. Reads the launch number and, with takes_rows, the rows of the first piece. Returns
-  // whether the schedule is correct for this call. If it is not, the slots of the first step are released.
+  // Waits for the previous kernel. Reads the launch number. If takes_rows is set, loads the rows of the first piece.
+  // Returns whether the schedule is correct for this call. If it is incorrect, releases the slots of the first step.
   [[nodiscard]] __device__ __forceinline__ bool begin(bool is_early, bool takes_rows) {
     const bool has_work = !block_.cursor.is_done;
     const int warp = static_cast<int>(threadIdx.x) / kWarpThreads;
@@ -99,19 +100,19 @@ class DecodeCompute : DecodeStepsFor<Config>::Type {
       if (role_.lane == 0) block_.told().changed = changed ? 1 : 0;
     }
     wait_for_rows<Config>();
-    // Waits until the rows are loaded, the first step's copies have been issued, and `changed` is set
+    // Waits until the rows are loaded, the copies of the first step have been issued, and `changed` is set
     block_barrier<Config>();
     if (block_.told().changed == 0) return true;
     Steps::give_back(block_.told().filled);
     return false;
   }
 
-  // Returns whether the thread's state has an existing row. Otherwise the thread writes no nodes.
+  // Returns whether the thread's state has a row that exists. Otherwise the thread writes no nodes.
   [[nodiscard]] __device__ __forceinline__ bool is_live() const {
     if constexpr (Config::kByWarpgroup) return role_.warp * 16 < block_.cursor.piece.num_rows;
     return Sizes::kEights > 1 || role_.first_row() + role_.lane % 4 * 2 < block_.cursor.piece.num_rows;
   }
-  // Returns whether the thread's share of a node has an existing row. Otherwise the thread merges no nodes.
+  // Returns whether the thread's share of a node has a row that exists. Otherwise the thread merges no nodes.
   [[nodiscard]] __device__ __forceinline__ bool has_share() const {
     if constexpr (Config::kHalfRows) {
       return DecodeShareFor<Config>::row_of(role_.lane) < block_.cursor.piece.num_rows;
@@ -120,25 +121,27 @@ class DecodeCompute : DecodeStepsFor<Config>::Type {
     }
   }
 
-  // Computes the steps of a piece. Returns its last node, and leaves the others on the stack.
+  // Computes the steps of a piece. Returns the last node, and leaves all other nodes on the stack.
   [[nodiscard]] __device__ __forceinline__ State compute_piece(bool has_rows) {
     const DecodePiece& piece = block_.cursor.piece;
     if (!has_rows) {
-      compute_barrier<Config>();  // waits until all computing threads are done with the previous piece's rows
+      compute_barrier<Config>();  // waits until all computing threads have finished with the rows of the previous
+                                  // piece, which may then be overwritten
       load_rows<Config>(block_.args, block_.cursor.item.span, piece, block_.smem + kSmem.q, rows_);
       wait_for_rows<Config>();
-      compute_barrier<Config>();  // waits until the new rows are visible to all computing threads
+      compute_barrier<Config>();  // waits until all computing threads can read the new rows
     }
     return Steps::compute(keys_of_all<Config>(rows_, piece), piece.begins_item ? 0 : piece.begin);
   }
 
-  // Writes the nodes of a part of an item, for the block that has the item's end. state: the last node. The nodes
-  // before it are on top of the stack.
+  // Writes the nodes of a piece to device memory, for the block that computes the end of the item. `state` is the last
+  // node. The nodes before it are on top of the stack.
   __device__ __forceinline__ void leave_nodes(State& state) {
     const DecodePiece& piece = block_.cursor.piece;
     const Nodes nodes = {block_.args, launch_};
     const int most = piece.begins_item ? kDecodeLeadingNodes : kDecodeInnerNodes;
-    int own_begin = 0;  // begin of node `lane`; the first node takes everything that remains on the stack
+    int own_begin = 0;  // first unit of node `lane`. It stays 0 for node 0, which is merged from all nodes that remain
+                        // on the stack
     const int count = for_each_node<Sizes::kLeafShift>(
         piece.begin, piece.end, piece.begins_item, piece.ends_item,
         [&](int n, int at, int) { own_begin = n == role_.lane && n > 0 ? at : own_begin; });
@@ -146,8 +149,8 @@ class DecodeCompute : DecodeStepsFor<Config>::Type {
 #pragma unroll 1
     for (int number = count - 1; number >= 0; --number) {
       const int begin = __shfl_sync(kAllLanes, own_begin, number);
-      const bool has_keys = number == 0 || begin < piece.end_step;  // the keys of a tile's rows may end before the item
-                                                                    // does
+      const bool has_keys = number == 0 || begin < piece.end_step;  // The rows of a tile may see no keys in the last
+                                                                    // units of an item
       State node = State::empty();
       if (has_keys) {
         stack_.take(state, begin);
@@ -158,7 +161,7 @@ class DecodeCompute : DecodeStepsFor<Config>::Type {
     }
   }
 
-  // Merges all nodes of the cursor's item, which ends in this block. A loading warp lists them: list_all().
+  // Merges all nodes of the cursor's item, which ends in this block. A loading warp lists the nodes in list_all().
   [[nodiscard]] __device__ __forceinline__ State merge_nodes() {
     static_assert(Nodes::kMostGathered >= 1);
     const Nodes nodes = {block_.args, launch_};
@@ -170,8 +173,8 @@ class DecodeCompute : DecodeStepsFor<Config>::Type {
     bool is_first = true;
 #pragma unroll 1
     while (true) {
-      barrier_wait<kListThreads<Config>>(kListBarrier);  // waits until the list is written; by then the ring has been
-                                                         // read, and may receive nodes
+      barrier_wait<kListThreads<Config>>(kListBarrier);  // waits until the list is written. By then the ring has been
+                                                         // read, so it may receive nodes
       const int count = block_.told().count;
 #pragma unroll 1
       for (int i = 0; i < count; i += Nodes::kMostGathered) {
@@ -183,10 +186,10 @@ class DecodeCompute : DecodeStepsFor<Config>::Type {
         is_first = false;
         share = DecodeMerge<Config>::run(nodes, list + i, at_once, shared, stack, has_share());
       }
-      __syncwarp();  // waits until all lanes have read the list
+      __syncwarp();  // waits until all lanes have read the list; the loading warp may then overwrite it
       first += kWarpThreads;
       if (first > static_cast<int>(blockIdx.x)) break;
-      barrier_arrive<kListThreads<Config>>(kListReadBarrier);  // the list may be overwritten
+      barrier_arrive<kListThreads<Config>>(kListReadBarrier);  // signals that the list may be overwritten
     }
     stack.take_all(share);
     return DecodeShareFor<Config>::state_of(share);

@@ -1,11 +1,20 @@
-// Constants and types that follow from a decode kernel's Config.
+// Constants and types that are derived from a decode kernel's Config.
 //
-// Config: kElement (of q and o), kCacheElement, kHeadDim, kHeadDimV, kValuesAreKeys, kRows (of a team), kRowParts,
-// kHalfRows (the tile of 8 rows has at most 4 in use), kSlots, kStackNodes, kAligned (rows of all tensors may be copied
-// in 16-byte chunks), kRowFactors (each row of an 8-bit cache has its own factors), kHasBoxes (the copy engine copies
-// keys and values), kByWarpgroup (two warpgroups multiply tiles of 64 rows by wgmma), kColumnParts (2: each warpgroup
-// has half of the columns of o), kManyUnits (work is numbered in 64 bits), kLeavesRoom (another kernel runs at the same
-// time: decode_schedule.cuh), kThreads.
+// Config has these members:
+// - kHeadDim, kHeadDimV, kValuesAreKeys, kSlots and kStackNodes have the meaning that they have in DecodeTile.
+// - kThreads is the number of threads of a block.
+// - kElement is the element type of q and o.
+// - kCacheElement is the element type of the cache.
+// - kRows is the number of query rows of a team.
+// - kRowParts is the number of teams with different rows.
+// - kHalfRows is set if the tile has 8 rows and at most 4 of them are in use.
+// - kAligned is set if rows of all tensors may be copied in 16-byte chunks.
+// - kRowFactors is set if each row of an 8-bit cache has separate descale factors.
+// - kHasBoxes is set if the copy engine (TMA) copies keys and values.
+// - kByWarpgroup is set if two warpgroups multiply tiles of 64 rows by wgmma.
+// - kColumnParts is 2 if each warpgroup has half of the columns of o. Otherwise it is 1.
+// - kManyUnits is set if units of work are numbered in 64 bits.
+// - kLeavesRoom is set if another kernel runs at the same time (decode_schedule.cuh).
 #pragma once
 
 #include "../common/element.cuh"
@@ -59,11 +68,11 @@ struct DecodeSizes {
   static constexpr int kPRow = decode_p_row(kTile);
   static constexpr int kSlotBytes = decode_slot_bytes(kTile);
   static constexpr bool kLoadsValues = !Config::kValuesAreKeys;
-  // Whether the products with a step's keys run during the previous step.
+  // Whether the block multiplies q by a step's keys during the previous step.
   static constexpr bool kAhead =
       decode_wants_to_work_ahead(kTile, Config::kLeavesRoom) && Config::kSlots >= kDecodeSlotsAhead;
-  // Whether keys and values have factors. With kRowFactors each row of the cache has its own. Otherwise all rows of a
-  // sequence and head share one.
+  // Whether keys and values have descale factors. If kRowFactors is set, each row of the cache has separate factors.
+  // Otherwise all rows of a sequence and head have the same factors.
   static constexpr bool kHasFactors = Config::kCacheElement != CacheElement::kSame;
   static constexpr bool kRowFactors = kHasFactors && Config::kRowFactors;
   static_assert(decode_threads(kTile) == Config::kThreads);
@@ -77,8 +86,8 @@ struct DecodeSizes {
                 (Config::kColumnParts == 2 && Config::kByWarpgroup && Config::kHeadDimV % (2 * kPanelColumns) == 0));
 };
 
-// Element type of the tensor core products with a 16-bit q: q's type, or f16 for an 8-bit cache, because 8-bit elements
-// convert to f16 with fewer instructions.
+// Element type of the tensor core products if q has 16 bits. With an 8-bit cache this is f16, because 8-bit elements
+// are converted to f16 with fewer instructions than to bf16. Otherwise it is the type of q.
 template <class Config>
 constexpr ElementType kProductElement =
     Config::kElement == ElementType::kBF16&& Config::kCacheElement != CacheElement::kSame ? ElementType::kF16
@@ -88,7 +97,7 @@ using ProductElementOf = typename ElementTraits<kProductElement<Config>>::Type;
 template <class Config>
 constexpr bool kConvertsQueries = kProductElement<Config> != Config::kElement;
 
-// Unsigned integers of the size of an element.
+// Unsigned integer type of the size of an element.
 template <int kBytes>
 struct StorageOfBytes;
 template <>
@@ -106,7 +115,7 @@ struct StorageOfBytes<4> {
 template <int kBytes>
 using StorageOf = typename StorageOfBytes<kBytes>::Type;
 
-// The position of a computing warp: its team, and its number in the team.
+// Position of a computing warp: its lane, its number in the team, and the number of its team (part).
 template <class Config>
 struct DecodeRole {
   int lane, warp, part;
@@ -116,18 +125,18 @@ struct DecodeRole {
     return {static_cast<int>(threadIdx.x) % kWarpThreads, warp % kTeamWarps,
             Config::kRowParts == 2 || Config::kByWarpgroup ? warp / kTeamWarps : 0};
   }
-  // Returns a copy for rarely executed code: values derived from it are not kept in registers.
+  // Returns a copy for rarely executed code. The compiler does not keep values derived from the copy in registers.
   [[nodiscard]] __device__ __forceinline__ DecodeRole again() const {
     return {recomputed(lane), recomputed(warp), part};
   }
   [[nodiscard]] __device__ __forceinline__ int first_row() const {
     return Config::kRowParts == 2 ? part * Config::kRows : 0;
   }
-  // Returns the number of the 16-column tile that is the warp's `owned`-th. It may be beyond the last tile.
+  // Returns the number of the warp's `owned`-th 16-column tile. The tile may lie beyond the last column.
   [[nodiscard]] __device__ __forceinline__ int column_tile(int owned) const { return owned * kTeamWarps + warp; }
 };
 
-// Numbers of the block's barriers; kTeamBarrier is the first team's.
+// Numbers of the block's named barriers. kTeamBarrier belongs to the first team, and the next number to the second.
 enum DecodeBarrier {
   kTeamBarrier = 1,
   kComputeBarrier = 3,
@@ -137,54 +146,58 @@ enum DecodeBarrier {
   kTurnBarrier  // uses this number and the next one
 };
 
-// Waits until all warps of the team have arrived. Each then sees the others' writes to shared memory.
+// Waits until all warps of the team have arrived. Each warp then sees the writes of the others to shared memory.
 template <class Config>
 __device__ __forceinline__ void team_barrier(const DecodeRole<Config>& role) {
   barrier_wait<DecodeSizes<Config>::kTeamThreads>(kTeamBarrier + role.part);
 }
 
-// As team_barrier(), for all computing warps.
+// Waits until all computing warps have arrived. Each warp then sees the writes of the others to shared memory.
 template <class Config>
 __device__ __forceinline__ void compute_barrier() {
   barrier_wait<DecodeSizes<Config>::kComputeThreads>(kComputeBarrier);
 }
 
-// As team_barrier(), for all warps of the block, which reach the barrier from several places in the code.
+// Waits until all warps of the block have arrived. Each warp then sees the writes of the others to shared memory. The
+// warps call it from several places in the code.
 template <class Config>
 __device__ __forceinline__ void block_barrier() {
   barrier_wait_of_roles<DecodeSizes<Config>::kBusyThreads>(kBlockBarrier);
 }
 
-// Number of threads at the barriers between the computing warps and the loading warp that lists nodes.
+// Number of threads at kListBarrier and kListReadBarrier, where the computing warps and the loading warp that lists
+// nodes meet.
 template <class Config>
 constexpr int kListThreads = DecodeSizes<Config>::kStateThreads + kWarpThreads;
 
-// Returns the thread's number among the threads that share a state.
+// Returns the thread's number among the threads that hold one state together.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ int state_thread() {
   const int thread = static_cast<int>(threadIdx.x);
   return Config::kByWarpgroup ? thread % DecodeSizes<Config>::kStateThreads : thread;
 }
 
-// The key of a loading lane in an upcoming step.
+// The key that a loading lane copies in an upcoming step.
 struct DecodeAskedKey {
-  int block;  // row of a contiguous cache, or the page table's entry of a paged one, which may not be a valid page
-  int row;    // row in the block; -1: the sequence has no such key, or no row sees it
-  int sequence_or_part;  // kLeavesInTurns: the part of the ring
-  int head;              // key head; -1: no more steps
+  int block;  // in a contiguous cache, the cache row. In a paged cache, the page table's entry, which may not be a
+              // valid page
+  int row;    // row in the block. -1 if the sequence has no such key, or if no query row sees it
+  int sequence_or_part;  // the part of the ring if kLeavesInTurns is set, otherwise the sequence
+  int head;              // head of the cache. -1 if there are no more steps
 };
 static_assert(sizeof(DecodeAskedKey) == kDecodeAskedBytes);
 
-// The ring's slots and their barriers. A slot has a `full` barrier (its copies have landed) and an `empty` one (it has
-// been read). With kSlotParts of 2 each part has both. With kColumnParts of 2 the first part is the columns of the
-// first warpgroup. The second warpgroup never releases it, and waits for it only in its own steps.
+// The slots of the ring and their barriers. A slot has a `full` barrier, which completes when its copies have arrived,
+// and an `empty` barrier, which completes when the slot has been read. If kSlotParts is 2, each part of a slot has
+// these two barriers. If kColumnParts is 2, the first part holds the columns of the first warpgroup. The second
+// warpgroup never releases the first part, and waits for it only in the steps whose scores it computes.
 template <class Config>
 struct DecodeRing {
   using Sizes = DecodeSizes<Config>;
-  // kLeavesInTurns: each warpgroup has half of the slots for its steps. So a slot has one reader, and the parity of its
-  // barrier identifies the step.
+  // Number of parts of the ring. If kLeavesInTurns is set, each warpgroup uses half of the slots for its steps. A slot
+  // then has one reader, and the parity of its barrier identifies the step.
   static constexpr int kParts = Sizes::kLeavesInTurns ? 2 : 1;
-  static constexpr int kSlots = Config::kSlots / kParts;  // slots of a part
+  static constexpr int kSlots = Config::kSlots / kParts;  // number of slots in a part of the ring
   using Place = PipelineState<kSlots>;
   static_assert(Config::kSlots % kParts == 0);
 
@@ -193,15 +206,16 @@ struct DecodeRing {
   [[nodiscard]] __device__ __forceinline__ char* slot(int number) const {
     return smem + Sizes::kSmem.ring + number * Sizes::kSlotBytes;
   }
-  // Returns the bits of the step's existing keys: one word for each loading warp.
+  // Returns the bits of the step's existing keys. There is one word for each loading warp.
   [[nodiscard]] __device__ __forceinline__ uint32* existing(int number) const {
     return reinterpret_cast<uint32*>(smem + Sizes::kSmem.existing) + number * kDecodeLoadWarps;
   }
-  // Returns the factors of the step's keys and values, stored with the slot of the keys: kRowFactors.
+  // Returns the descale factors of the step's keys (x) and values (y). The factors are stored with the slot of the
+  // keys. Used if kRowFactors is set.
   [[nodiscard]] __device__ __forceinline__ float2* factors(int number) const {
     return reinterpret_cast<float2*>(smem + Sizes::kSmem.factors) + number * kStepKeys;
   }
-  // Returns an entry of the circular buffer of upcoming steps: decode_asked_steps().
+  // Returns an entry of the circular buffer of upcoming steps, whose length is decode_asked_steps().
   [[nodiscard]] __device__ __forceinline__ DecodeAskedKey* asked(int number, int warp, int lane) const {
     return reinterpret_cast<DecodeAskedKey*>(smem + Sizes::kSmem.asked) +
            (number * kDecodeLoadWarps + warp) * kWarpThreads + lane;
@@ -213,8 +227,8 @@ struct DecodeRing {
     return full(Config::kSlots + number, part);
   }
 
-  // Initialises a slot's barriers. One warp calls it, before a barrier of the block. Every loading thread arrives when
-  // its copies have landed, and its warp when the lanes' stores are done.
+  // Initialises a slot's barriers. One warp calls it, before a barrier of the block. Every loading thread arrives at a
+  // `full` barrier when its copies have arrived. Its warp also arrives when the stores of its lanes are done.
   __device__ __forceinline__ void init(int number) const {
     static_assert(Config::kSlots <= kWarpThreads);
     if (number < Config::kSlots) {

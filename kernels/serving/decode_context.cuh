@@ -1,15 +1,16 @@
-// Data that a warp of a decode block works with, and the block's start.
+// Data that a warp of a decode block works with, and decisions about how the block starts.
 #pragma once
 
 #include "decode_piece.cuh"
 
 namespace attend {
 
+// Messages between the warps of a block.
 struct DecodeTold {
-  int count;    // number of nodes in the current list
-  int changed;  // 1: the schedule is not correct for this call
-  int filled;   // filled slots of the ring
-  int ended;    // blocks of the previous launch that had ended when this block began
+  int count;    // number of nodes in the current list of nodes
+  int changed;  // 1 if the schedule is incorrect for this call
+  int filled;   // number of ring slots that have been filled
+  int ended;    // number of blocks of the previous launch that had ended when this block began
 };
 static_assert(sizeof(DecodeTold) <= kDecodeToldBytes);
 
@@ -18,7 +19,7 @@ template <class Config>
 struct DecodeContext {
   const DecodeArgs& args;
   const DecodeSchedule<Config>& schedule;
-  const DecodeCursor<Config>& first;  // at the block's first piece
+  const DecodeCursor<Config>& first;  // cursor at the block's first piece
   DecodeCursor<Config>& cursor;
   DecodeRing<Config> ring;
   char* smem;  // the block's shared memory
@@ -33,17 +34,19 @@ struct DecodeContext {
 template <class Config>
 constexpr int kSlotsOfStep = DecodeSizes<Config>::kLoadsValues ? 2 : 1;
 
-// Whether a step is loaded before the schedule is confirmed. If the schedule is wrong the step's slots are released, so
-// a full step must fit into the ring.
+// Whether a step is loaded before the schedule is confirmed. If the schedule is incorrect, the step's slots are
+// released, so the ring must have room for a complete step.
 template <class Config>
 constexpr bool kLoadsEarly = DecodeRing<Config>::kSlots >= kSlotsOfStep<Config>;
 
-// Returns whether sequences are kept, so that the schedule can be made before their lengths are final.
+// Returns whether the block keeps the sequences that it has read. If so, it can compute the schedule before the
+// sequences' lengths are final.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ bool keeps_sequences(const DecodeArgs& args) {
   return args.num_sequences <= kDecodeKept;
 }
-// Returns the room for kept sequences, or null if none are kept. It overlays the list of nodes, which is written later.
+// Returns the room for kept sequences, or null if none are kept. The room is the memory of the list of nodes, which is
+// written later.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ DecodeSequence* kept_sequences(const DecodeArgs& args, char* smem) {
   static_assert(kDecodeKept * sizeof(DecodeSequence) <= kDecodeListed * kDecodeListedBytes);

@@ -1,4 +1,5 @@
-// Copies of a loading warp: 32 rows of keys or values, from any place in device memory, into a slot of the ring.
+// Copies of a loading warp. A warp copies 32 rows of keys or values, from any place in device memory, into a slot of
+// the ring.
 #pragma once
 
 #include "../isa/cp_async.cuh"
@@ -8,7 +9,8 @@
 
 namespace attend {
 
-// Returns the L2 policy of tma_load_panel() for data that other blocks read too. PTX ISA, data movement: createpolicy
+// Returns the L2 cache policy of tma_load_panel() for data that other blocks also read. PTX ISA, data movement:
+// createpolicy
 [[nodiscard]] __device__ __forceinline__ uint64 read_again_policy() {
   uint64 policy = 0;
   asm volatile("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
@@ -22,25 +24,27 @@ __device__ __forceinline__ void tma_fetch_panel(const TensorMapArg& map, const P
                : "memory");
 }
 
-// kColumns: columns of a row. Padding columns become zeros. Rows: the layout of rows in the slot.
+// Copies rows of kColumns columns. Padding columns become zeros. The type Rows is the layout of rows in the slot.
 template <class Config, int kColumns, class Rows>
 struct DecodeCopy {
   static constexpr int kCacheBytes = DecodeSizes<Config>::kCacheBytes;
   static constexpr int kChunks = Rows::kChunks, kRowBytes = kChunks * Rows::kChunk;
   static constexpr bool kIsPadded = kColumns * kCacheBytes % kRowBytes != 0;
-  static constexpr int kRun = 16;  // rows
+  static constexpr int kRun = 16;  // number of rows in a run, which is a sequence of rows with a constant stride
 
-  // Copies the boxes that lanes start to the places of their rows: the panels [kFirst, kEnd), or all panels from kFirst
-  // on if kEnd is 0. The expected bytes are added to `full`. policy: of the L2 cache. Needs full warps.
+  // Copies boxes to the places of their rows. A box is the rectangle of one TMA copy, and each lane with begins_box
+  // starts one. The function copies the panels [kFirst, kEnd). If kEnd is 0, it copies all panels from kFirst on. It
+  // adds the number of expected bytes to the barrier `full`. `policy` is the policy of the L2 cache. All lanes of the
+  // warp must call it.
   template <int kFirst = 0, int kEnd = 0>
   static __device__ __forceinline__ void boxes(char* to, const TensorMapArg& map, Mbarrier& full, PanelPlace box,
                                                int box_rows, bool begins_box, uint64 policy, int lane) {
     constexpr int kBehind = kEnd > 0 ? kEnd : Rows::kPanels;
     const int count = __popc(static_cast<int>(__ballot_sync(kAllLanes, begins_box)));
     if (lane == 0) full.expect_bytes(static_cast<uint32>(count * box_rows) * ((kBehind - kFirst) * Rows::kPitch));
-    __syncwarp();  // waits until lane 0 has announced the bytes; copies may then start
+    __syncwarp();  // waits until lane 0 has added the bytes to the barrier; copies may then start
     if (!begins_box) return;
-    fence_smem_for_async();  // the slot's rows were read, and zeroed, by ordinary accesses
+    fence_smem_for_async();  // ordinary accesses have read and zeroed the slot's rows before
 #pragma unroll
     for (int panel = kFirst; panel < kBehind; ++panel) {
       const uint32 of_panel = smem_address(to) + panel * Rows::kPanelBytes + lane * Rows::kPitch;
@@ -58,8 +62,9 @@ struct DecodeCopy {
     }
   }
 
-  // Copies 32 rows. to: place of the first row in shared memory. from: offset of each lane's row, in elements from
-  // `base`; if negative, the row becomes zeros. stride: from a row to its neighbour.
+  // Copies 32 rows to shared memory, the first of them to `to`. `from` is the offset of the lane's row from `base`, in
+  // elements. If it is negative, the row becomes zeros. `stride` is the distance between neighbouring rows, in
+  // elements.
   static __device__ __forceinline__ void rows(char* to, const char* base, int64 from, int64 stride, int lane) {
     if constexpr (!Config::kAligned) {
       copy_elements(to, base, from, lane);
@@ -69,8 +74,9 @@ struct DecodeCopy {
   }
 
  private:
-  // Visits the lane's chunk of each round, over all chunks of the rows.
-  template <class Visit>  // visit(address in shared memory, row, byte in the row)
+  // Calls visit(address in shared memory, row, byte in the row) for the lane's chunk of each round. Together, the lanes
+  // visit all chunks of the rows.
+  template <class Visit>
   static __device__ __forceinline__ void for_each_chunk(char* to, int lane, const Visit& visit) {
     const int first_row = lane / kChunks, first_chunk = lane % kChunks;
     const uint32 first = smem_address(to) + Rows::place(first_row, first_chunk);
@@ -86,8 +92,8 @@ struct DecodeCopy {
     }
   }
 
-  // Copies two runs of rows with a constant stride, which is the case for pages of 16 or more rows. An address then
-  // takes one addition instead of a shuffle. Returns false if the rows are not such runs.
+  // Copies two runs of rows. Pages of 16 or more rows consist of such runs. An address then takes one addition instead
+  // of a shuffle. Returns false if the rows do not form two runs.
   [[nodiscard]] static __device__ __forceinline__ bool copies_runs(char* to, const char* base, int64 from, int64 stride,
                                                                    int lane) {
     const int64 run = __shfl_sync(kAllLanes, from, lane / kRun * kRun), step = stride * kCacheBytes;
@@ -101,8 +107,8 @@ struct DecodeCopy {
     return true;
   }
 
-  // Copies the rows if all exist, less than 64 GB from `base`: a row's offset then fits a 32-bit shuffle. Otherwise
-  // returns false.
+  // Copies the rows if all of them exist and lie less than 64 GB behind `base`. A row's offset then fits into a 32-bit
+  // shuffle. Otherwise returns false.
   [[nodiscard]] static __device__ __forceinline__ bool copies_any(char* to, const char* base, int64 from, int lane) {
     const uint64 chunks = static_cast<uint64>(from) * kCacheBytes / Rows::kChunk;
     const uint32 own = static_cast<uint32>(chunks);
@@ -125,7 +131,7 @@ struct DecodeCopy {
     }
   }
 
-  // Copies element by element, if chunks are not aligned to their size.
+  // Copies single elements, because the rows are not aligned to chunks.
   static __device__ __forceinline__ void copy_elements(char* to, const char* base, int64 from, int lane) {
     using Storage = StorageOf<kCacheBytes>;
 #pragma unroll 1

@@ -1,14 +1,15 @@
-// Exchange of tree nodes between blocks, if an item is spread over several blocks. One block writes a node, and the
-// block that has the item's end reads it. The reader's number is higher, so a block never waits for one that may start
-// later.
+// Exchanges tree nodes between blocks if several blocks share an item. One block writes a node. The block that computes
+// the end of the item reads the node. The reader always has a higher block number than the writer, so a block never
+// waits for one that may start later.
 //
-// A node lies in 16-byte packets, each written and read in one access: three floats and the launch number. A thread
-// reads the packets that the thread of the same number wrote. The launch number shows that the packet has arrived. So
-// the exchange needs no fence, counter or barrier, and nothing has to be cleared. Asynchronous copies read the packets
-// from L2 into shared memory, and are repeated until the launch number matches. The writer's relaxed stores go to L2.
-// Source: NCCL's protocol LL, which also has packets with flags
+// A node is stored in 16-byte packets, each written and read in one access. A packet consists of three floats and the
+// launch number. A thread reads the packets that the thread of the same number wrote. The launch number shows that the
+// packet has arrived. So the exchange needs no fence, counter or barrier, and the memory need not be cleared. The
+// writer's relaxed stores go to L2. Asynchronous copies read the packets from L2 into shared memory, and are repeated
+// until the launch number matches.
+// Source: the LL protocol of NCCL, whose packets also contain flags
 //
-// This code runs once in a block, before its instructions are in any cache. So short loops are faster than long
+// This code runs once in a block, before its instructions are in any cache. So a short loop is faster than long
 // unrolled code.
 #pragma once
 
@@ -27,29 +28,29 @@ __device__ __forceinline__ void store_packet(void* to, float x, float y, float z
       "l"(low), "l"(high)
       : "memory");
 }
-// Returns the number of this launch, from the counter in the storage.
+// Returns the number of this launch, read from the counter in the storage.
 [[nodiscard]] __device__ __forceinline__ uint32 launch_number(const DecodeArgs& args) {
   return static_cast<const volatile uint32*>(args.storage)[1];
 }
 
-// Returns the number of ended blocks of the previous launch with the same storage, or 0 if all or none have ended. The
-// first block's share is negative, so the counter is below 0 from the end of that block to the end of the last one.
+// Returns how many blocks of the previous launch with the same storage have ended, or 0 if all or none have. The first
+// block adds a negative number, so the counter is negative from the end of that block until the last block ends.
 [[nodiscard]] __device__ __forceinline__ int ended_blocks(const DecodeArgs& args) {
   const int count = static_cast<int>(static_cast<const volatile uint32*>(args.storage)[0]);
   return count < 0 ? count + static_cast<int>(gridDim.x) : count;
 }
 
-// Counts the block as ended. One thread of every block calls it, when the block has read all of its data.
+// Counts the block as ended. One thread of every block calls it, after the block has read all of its data.
 __device__ __forceinline__ void end_launch(const DecodeArgs& args) {
   const uint64 share = blockIdx.x == 0 ? kDecodeLaunch - (gridDim.x - 1) : 1;
   atomicAdd(static_cast<unsigned long long*>(args.storage), share);
 }
 
-// A node in the list of nodes that a block merges.
+// An entry in the list of nodes that a block merges.
 struct ListedNode {
-  uint32 place;  // number of its slot among the slots of all blocks
+  uint32 place;  // number of the node's slot, counted over all blocks
   short level;   // level in the tree
-  short merges;  // number of preceding nodes on the stack that merge with it, at this level and those above
+  short merges;  // number of stack nodes that merge with it, at this level and the levels above
 };
 static_assert(sizeof(ListedNode) == kDecodeListedBytes);
 
@@ -78,14 +79,15 @@ struct DecodeNodes {
     }
   }
 
-  // Copies up to kMostGathered nodes into shared memory, one after another, and waits until the thread's share has
+  // Copies up to kMostGathered nodes into shared memory, one after another, and waits until the thread's shares have
   // arrived. All copies are started together, so that they overlap.
   //
-  // The code handles a few nodes at a time, because each node is a chain of latencies.
+  // The waiting loop checks kAtOnce nodes at a time, because the check of each node is a chain of dependent
+  // instructions.
   __device__ __forceinline__ void gather(const ListedNode* list, int count, char* shared) const {
     constexpr int kAtOnce = kPackets <= 4 ? 4 : 1;
     const char* const base = at(0, state_thread<Config>());
-    int begin = 0;  // the nodes before it have arrived
+    int begin = 0;  // nodes before this one have arrived
     while (begin < count) {
 #pragma unroll 1
       for (int first = begin; first < count; first += kAtOnce) {
@@ -121,17 +123,17 @@ struct DecodeNodes {
     }
     return share;
   }
-  // Overwrites the thread's share of a gathered node. Its tag becomes 0, which no launch uses.
+  // Overwrites the thread's share of a gathered node. The tag becomes 0, which no launch uses.
   static __device__ __forceinline__ void put(char* shared, int node, const Share& share) {
 #pragma unroll
     for (int i = 0; i < kPackets; ++i) packet(shared, node, i) = packet_of(share, i);
   }
 
  private:
-  static constexpr int kPacketBytes = Sizes::kStateThreads * 16;  // bytes from one packet of a thread to its next
+  static constexpr int kPacketBytes = Sizes::kStateThreads * 16;  // distance of two consecutive packets of a thread
   static constexpr int kUnrolled = kPackets <= 8 ? kPackets : 4;
 
-  // The launch number with the top bit set. Packets that were never written have a tag of 0.
+  // Returns the launch number with the top bit set. Packets that were never written have a tag of 0.
   [[nodiscard]] __device__ __forceinline__ uint32 tag() const {
     return launch | 0x80000000u;
   }
@@ -166,8 +168,8 @@ struct DecodeNodes {
   }
 };
 
-// Calls visit(number, begin, level) for the nodes of a part [begin, end) of an item, in order. Returns their number.
-// The first node of an item begins at or before the item's first unit; there are no keys between the two.
+// Calls visit(number, begin, level) in order for the nodes of the units [begin, end) of an item. Returns the number of
+// nodes. The first node of an item may begin before the item's first unit, because there are no keys between the two.
 template <int kLeafShift, class Visit>
 __device__ __forceinline__ int for_each_node(int begin, int end, bool begins_item, bool ends_item, const Visit& visit) {
   int count = 0;
@@ -180,27 +182,28 @@ __device__ __forceinline__ int for_each_node(int begin, int end, bool begins_ite
   return count;
 }
 
-// Returns the slot of node `number` of a part.
+// Returns the slot of node `number` among the nodes that the block writes for an item.
 [[nodiscard]] __device__ __forceinline__ int slot_of(bool begins_item, int number) {
   return begins_item ? kDecodeInnerNodes + number : number;
 }
 
-// Returns the number of stack nodes that a new node merges with: its left neighbour, the left neighbour of the merged
-// node, and so on. Assumes that all nodes of an item, which begins with unit `first`, are pushed in order.
+// Returns how many stack nodes a new node merges with. It merges with its left neighbour, then with the left neighbour
+// of the merged node, and so on. All nodes of the item must be pushed in order. The item begins with unit `first`.
 [[nodiscard]] __device__ __forceinline__ int merges_at(int begin, int level, int first) {
   int count = 0;
   for (; (begin >> level & 1) != 0 && begin > first; ++level, ++count) begin -= 1 << level;
   return count;
 }
 
-// Returns the block that has an item's first unit.
+// Returns the block that computes an item's first unit.
 template <class Schedule>
 [[nodiscard]] __device__ __forceinline__ int first_block_of(const Schedule& schedule,
                                                             const typename Schedule::Item& item) {
   return static_cast<int>(Schedule::Numbers::divide(item.first, schedule.share));
 }
 
-// Lists the nodes of an item in 32 blocks from `first` on, up to this block. One warp calls it. Returns their number.
+// Lists the nodes of an item in 32 blocks, from block `first` up to this block. One warp calls it. Returns the number
+// of nodes.
 template <class Schedule>
 __device__ __forceinline__ int list_nodes(const Schedule& schedule, const typename Schedule::Item& item, int first,
                                           ListedNode* list) {
@@ -218,7 +221,7 @@ __device__ __forceinline__ int list_nodes(const Schedule& schedule, const typena
   int count = 0, before = 0, total = 0;
 #pragma unroll 1
   for (int round = 0; round < 2; ++round) {
-    const bool writes = round == 1;  // the first round counts
+    const bool writes = round == 1;  // the first round only counts the nodes
     if (writes) {
       before = count;
 #pragma unroll
@@ -236,12 +239,12 @@ __device__ __forceinline__ int list_nodes(const Schedule& schedule, const typena
                                static_cast<short>(merges_at(at, level, item.span.begin_unit))};
     });
   }
-  __syncwarp();  // waits until the list is written
+  __syncwarp();  // waits until all lanes have written the list
   return total;
 }
 
-// Lists all nodes of the item that ends in this block, 32 blocks at a time, for the computing warps. One loading warp
-// calls it.
+// Lists all nodes of the item that ends in this block, 32 blocks at a time. The computing warps read the list. One
+// loading warp calls this function.
 template <class Config>
 __device__ __forceinline__ void list_all(const DecodeContext<Config>& block) {
   constexpr DecodeSmem kSmem = DecodeSizes<Config>::kSmem;
@@ -252,9 +255,10 @@ __device__ __forceinline__ void list_all(const DecodeContext<Config>& block) {
   for (int first = first_block_of(block.schedule, block.cursor.item); first <= last; first += kWarpThreads) {
     const int count = list_nodes(block.schedule, block.cursor.item, first, list);
     if (threadIdx.x % kWarpThreads == 0) block.told().count = count;
-    __syncwarp();                                        // waits until the count is written
+    __syncwarp();                                        // waits until the count is written; the warp may then arrive
+                                                         // at the barrier
     barrier_arrive<kListThreads<Config>>(kListBarrier);  // the computing warps may read the list
-    // Waits until they have read it; it may then be overwritten.
+    // Waits until the computing warps have read the list, which may then be overwritten.
     if (first + kWarpThreads <= last) barrier_wait<kListThreads<Config>>(kListReadBarrier);
   }
 }

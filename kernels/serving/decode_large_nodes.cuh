@@ -1,6 +1,6 @@
-// DecodeNodes for nodes that do not fit into the ring. They lie in device memory, in the layout of stack nodes. Each
-// warp's share has a tag, the launch number, which is written after the share. So a reader that finds the tag also
-// finds the share.
+// Specialises DecodeNodes for nodes that do not fit into the ring. Such nodes lie in device memory, in the layout of
+// stack nodes. Each warp's share of a node has a tag, which is the launch number. The tag is written after the share,
+// so a reader that finds the tag also finds the share.
 #pragma once
 
 #include "../isa/release_acquire.cuh"
@@ -13,12 +13,12 @@ requires(decode_has_large_nodes(DecodeSizes<Config>::kTile)) struct DecodeNodes<
   using Sizes = DecodeSizes<Config>;
   using Share = DecodeShareOf<Config>;
   static constexpr int kBytes = decode_node_bytes(Sizes::kTile);
-  static constexpr int kMostGathered = 16;  // nodes that are waited for together
+  static constexpr int kMostGathered = 16;  // largest number of nodes that a thread waits for at once
 
   const DecodeArgs& args;
   uint32 launch;
 
-  // Writes a node. Needs full warps.
+  // Writes a node. All lanes of the warp must call it.
   __device__ __forceinline__ void write(int slot, const Share& share) const {
     const uint32 place = blockIdx.x * kDecodeNodesOfBlock + slot;
     char* node = at(place);
@@ -27,11 +27,11 @@ requires(decode_has_large_nodes(DecodeSizes<Config>::kTile)) struct DecodeNodes<
       const float* x = share.value + 4 * i;
       vector(node, i) = {x[0], x[1], x[2], x[3]};
     }
-    __syncwarp();  // waits until all lanes have written; the tag may then be released
+    __syncwarp();  // waits until all lanes have written their shares; the tag may then be written
     if (threadIdx.x % kWarpThreads == 0) store_release(tag(place), tag_of_launch());
   }
 
-  // Waits until the warp's shares have been written.
+  // Waits until the warp's shares of all listed nodes have been written.
   __device__ __forceinline__ void gather(const ListedNode* list, int count, char*) const {
 #pragma unroll 1
     for (int i = 0; i < count; ++i) {
@@ -56,7 +56,7 @@ requires(decode_has_large_nodes(DecodeSizes<Config>::kTile)) struct DecodeNodes<
  private:
   static constexpr int kVectors = ceil_div(Share::kFloats, 4), kThreads = Sizes::kStateThreads;
 
-  // The launch number with the top bit set. Nodes that were never written have a tag of 0.
+  // Returns the launch number with the top bit set. Nodes that were never written have a tag of 0.
   [[nodiscard]] __device__ __forceinline__ uint32 tag_of_launch() const {
     return launch | 0x80000000u;
   }

@@ -1,6 +1,6 @@
-// A thread's partial results for one leaf of keys: o of the warp's columns, and the row maxima and row sums. All warps
-// of a team share the same maxima, so their columns of o need no merge. A row sum covers only the keys whose scores the
-// lane holds. The sums of all lanes are added at the end of a work item (decode_output.cuh).
+// Partial results of a thread for one leaf of keys: o in the warp's columns, and the row maxima and row sums. All warps
+// of a team use the same maxima, so their columns of o need no merge. A row sum covers only the keys whose scores the
+// lane holds. At the end of a work item, decode_output.cuh adds the sums of all lanes.
 #pragma once
 
 #include "decode_products.cuh"
@@ -17,13 +17,14 @@ struct DecodeLeaf {
   using State = DecodeState<Config>;
   using Role = DecodeRole<Config>;
   static constexpr int kEights = Sizes::kEights, kOwned = Sizes::kOwned;
-  // For caches with factors: p is scaled up to 2^kTopOfP, because f16 has little precision far below 1.
+  // For caches with descale factors, p is scaled up by 2^kTopOfP, because f16 has little precision far below 1.
   static constexpr int kTopOfP = 14, kLeastExponent = kTopOfP - 126;
 
   float o[kOwned][kEights][4];
-  float row_max[kEights][2];  // maxima of rows 2 (lane % 4) and the next, in every group of eight rows
-  float row_sum[kEights][2];  // sums over the lane's keys
-  int exponent[kEights][2];   // o is in units of 2^(exponent - kTopOfP): see weigh(). kRowFactors only
+  float row_max[kEights][2];  // maxima of rows 2 (lane % 4) and 2 (lane % 4) + 1 of each group of eight rows
+  float row_sum[kEights][2];  // sums of p over the lane's keys, for the same rows
+  int exponent[kEights][2];   // o of the row is in units of 2^(exponent - kTopOfP); see weigh(). Used only with
+                              // kRowFactors
 
   __device__ __forceinline__ void clear() {
 #pragma unroll
@@ -38,9 +39,9 @@ struct DecodeLeaf {
     }
   }
 
-  // Zeroes the values of missing keys, in the warp's columns. A box copies whatever memory holds there, and 0 * NaN
-  // would reach all rows. existing: one bit for each key of the step. Without boxes, the loading warps zero missing
-  // rows as they copy.
+  // Zeroes the values of missing keys in the warp's columns. A box is a rectangle that one TMA copy loads. It also
+  // copies the memory of missing keys, and 0 * NaN would reach all rows. Without boxes, the loading warps zero missing
+  // rows as they copy. `existing` has one bit for each key of the step.
   static __device__ __forceinline__ void clear_missing(char* values, uint64 existing, const Role& role) {
     constexpr int kChunksOfTile = 16 * Sizes::kCacheBytes / Sizes::VRows::kChunk, kChunks = kOwned * kChunksOfTile;
 #pragma unroll 1
@@ -51,14 +52,14 @@ struct DecodeLeaf {
       *reinterpret_cast<uint4*>(values + Sizes::VRows::place(key, chunk)) = {};
     }
     if constexpr (Config::kRowParts == 1) {
-      __syncwarp();  // waits until the warp's lanes have written the zeros
+      __syncwarp();  // waits until the warp's lanes have written the zeros; all of them may then read the values
     } else {
-      compute_barrier<Config>();  // waits for the other team's zeros too: both teams have the same columns
+      compute_barrier<Config>();  // waits for the other team's zeros too, because both teams read the same columns
     }
   }
 
-  // Masks the scores of missing keys. Used when every row sees every existing key. existing: one bit for each key of
-  // the warp.
+  // Masks the scores of missing keys. Called if every row sees every existing key. `existing` has one bit for each key
+  // of the warp.
   static __device__ __forceinline__ void mask_missing(float (&s)[kEights][4], uint32 existing, int lane) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -68,8 +69,8 @@ struct DecodeLeaf {
     }
   }
 
-  // Adds ALiBi slopes, and sets the scores of keys that a row does not see to -infinity. first_key: the warp's first
-  // key.
+  // Adds ALiBi slopes, and sets the scores of keys that a row does not see to -infinity. `existing` has one bit for
+  // each key of the warp. `first_key` is the position of the warp's first key in its sequence.
   static __device__ __forceinline__ void mask(float (&s)[kEights][4], const DecodeRow* rows, bool has_slopes,
                                               bool all_visible, uint32 existing, int first_key, int lane) {
 #pragma unroll
@@ -130,8 +131,8 @@ struct DecodeLeaf {
         row_sum[n][row] = factor[n][row] * row_sum[n][row] + (s[n][row] + s[n][2 + row]);
       }
     }
-    // A few multiplications cost less than a branch, which would stop the compiler from mixing them with other
-    // instructions
+    // If o is small, multiplying it costs less than a branch. The branch would stop the compiler from interleaving the
+    // multiplications with other instructions
     constexpr bool kAsks = kOwned * kEights > 8;
     if (kAsks && !__any_sync(kAllLanes, grows)) return;
 #pragma unroll
@@ -144,8 +145,9 @@ struct DecodeLeaf {
     }
   }
 
-  // Multiplies the scores of an 8-bit cache by the keys' factors and the rows' units. of_low: factor of the lane's key
-  // in the elements 0 and 1 of each score group. of_high: factor of the key in the elements 2 and 3.
+  // Multiplies the scores of an 8-bit cache by the descale factors of the keys and by the units of the query rows.
+  // `of_low` is the factor of the key of elements 0 and 1 of each s[n]. `of_high` is the factor of the key of elements
+  // 2 and 3 of each s[n].
   static __device__ __forceinline__ void multiply_keys(float (&s)[kEights][4], float of_low, float of_high,
                                                        const DecodeRow* rows, int lane) {
     const float low = multiplier(of_low), high = multiplier(of_high);
@@ -160,8 +162,9 @@ struct DecodeLeaf {
     }
   }
 
-  // Writes each row's largest exponent of the values' factors to shared memory, for the other warps of the team. Only
-  // keys that the row sees count, because a row must not depend on factors of hidden keys.
+  // Writes the largest exponent of the values' descale factors to shared memory for each row. The other warps of the
+  // team read it. Keys that the row does not see are ignored, because the result of a row must not depend on hidden
+  // keys.
   static __device__ __forceinline__ void share_exponents(const float (&s)[kEights][4], const float2* factors,
                                                          bool all_visible, int* exponents, const Role& role) {
     int of_keys[2];
@@ -191,9 +194,9 @@ struct DecodeLeaf {
     }
   }
 
-  // Multiplies p by the values' factors. The products may exceed the range of 16 bits. So o and p of a row are in units
-  // of a power of two, which grows with the largest factor that the row has seen in this leaf. A NaN factor makes a row
-  // NaN only if the row sees the factor's key.
+  // Multiplies p by the values' descale factors. The products may exceed the range of 16 bits. So o and p of a row are
+  // stored in units of a power of two. The unit grows with the largest factor that the row has seen in this leaf. A NaN
+  // factor makes a row NaN only if the row sees the factor's key.
   __device__ __forceinline__ void weigh(float (&p)[kEights][4], const float2* factors, const int* exponents,
                                         const DecodeRow* rows, bool all_visible, int first_key, int lane) {
     float unit[kEights][2];
@@ -207,7 +210,7 @@ struct DecodeLeaf {
       }
 #pragma unroll
       for (int row = 0; row < 2; ++row) {
-        const int next = row == 0 ? top.x : top.y;  // the largest exponent is 128
+        const int next = row == 0 ? top.x : top.y;  // at most 128
         if (next != exponent[n][row]) {
           const int change = exponent[n][row] - next;
           const float shrink = change < -126 ? 0.0f : power_of_two(change);
@@ -228,7 +231,7 @@ struct DecodeLeaf {
         for (int row = 0; row < 2; ++row) {
           float& x = p[n][half * 2 + row];
           const float weight = of_key * unit[n][row];
-          // The weight of an uncounted key may be infinite, and 0 * infinity is NaN
+          // The weight of a key that share_exponents() ignored may be infinite, and 0 * infinity is NaN
           const bool drops =
               !all_visible && !is_finite(weight) &&
               (is_finite(of_key) ? x == 0.0f : !sees(rows[n * 8 + lane % 4 * 2 + row], first_key + in_warp));
@@ -238,10 +241,10 @@ struct DecodeLeaf {
     }
   }
 
-  // Handles non-finite values of keys that some rows see and others do not. A matrix product would spread them to all
-  // rows, because 0 * NaN is NaN. This function adds such elements row by row, in the warp's columns, and then zeroes
-  // them in shared memory. All computing warps call it. first_key: first key of the step; existing: one bit for each of
-  // its 64 keys.
+  // Handles non-finite values of keys that some rows see and others do not. A matrix product would spread these values
+  // to all rows, because 0 * NaN is NaN. This function adds them row by row in the warp's columns, and then zeroes them
+  // in shared memory. All computing warps call it. `existing` has one bit for each of the step's 64 keys. `first_key`
+  // is the position of the step's first key in its sequence.
   __device__ __forceinline__ void add_nonfinite(const char* p_rows, const DecodeRow* rows, char* values,
                                                 uint64 existing, int first_key, const Role& role) {
     const uint64 bad = nonfinite_keys(values, role) & existing;
@@ -259,9 +262,10 @@ struct DecodeLeaf {
       }
     }
     if constexpr (Config::kRowParts == 1) {
-      __syncwarp();  // waits until all lanes have read the warp's columns; the elements may then be zeroed
+      __syncwarp();  // waits until all lanes have read the warp's columns; the non-finite values may then be zeroed
     } else {
-      compute_barrier<Config>();  // waits until both teams have read the columns; the elements may then be zeroed
+      compute_barrier<Config>();  // waits until both teams have read the columns; the non-finite values may then be
+                                  // zeroed
     }
     for (uint64 left = bad; left != 0; left &= left - 1) {
       const int key = __ffsll(static_cast<int64>(left)) - 1;
@@ -270,17 +274,17 @@ struct DecodeLeaf {
         if (!is_finite(Products::value(values, key, column))) *reinterpret_cast<StorageOf<Sizes::kCacheBytes>*>(at) = 0;
       });
     }
-    __syncwarp();  // waits until the zeros are written
+    __syncwarp();  // waits until the zeros are written; the product may then read the values
   }
 
-  // Without kRowFactors: scales p up by 2^kTopOfP. o is then in units of 2^-kTopOfP until finished() applies the factor
-  // of the values.
+  // Scales p up by 2^kTopOfP. Called without kRowFactors. o is then in units of 2^-kTopOfP, until finished() multiplies
+  // it by the values' common factor.
   static __device__ __forceinline__ void raise(float (&p)[kEights][4]) {
 #pragma unroll
     for (int i = 0; i < kEights * 4; ++i) p[i / 4][i % 4] *= static_cast<float>(1 << kTopOfP);
   }
 
-  // Returns the leaf's state. of_values: the common factor of all values, used without kRowFactors.
+  // Returns the leaf's state. `of_values` is the descale factor that all values share. Used without kRowFactors.
   [[nodiscard]] __device__ __forceinline__ State finished(float of_values) const {
     const float value_factor = multiplier(of_values);
     State state;
@@ -310,8 +314,8 @@ struct DecodeLeaf {
   [[nodiscard]] static __device__ __forceinline__ bool is_finite(float x) {
     return fabsf(x) < kInfinity;
   }
-  // Returns a factor, with infinity replaced by NaN. Applied after the product, an infinite factor would hide that the
-  // correct result is NaN: infinity * 0, or a sum of infinities of both signs.
+  // Returns a factor, with infinity replaced by NaN. The factor is applied after the product. An infinite factor would
+  // then hide that the correct result is NaN, for example infinity * 0, or a sum of infinities of both signs.
   [[nodiscard]] static __device__ __forceinline__ float multiplier(float factor) {
     return fabsf(factor) == kInfinity ? __uint_as_float(0x7fc00000u) : factor;
   }
@@ -365,7 +369,7 @@ struct DecodeLeaf {
         if (column >= Config::kHeadDimV) continue;
         const float x = Products::value(values, key, column);
         if (is_finite(x)) continue;
-          // Visits every group of eight rows: registers cannot be indexed by a run-time number
+          // Visits every group of eight rows, because registers cannot be indexed by a run-time number
 #pragma unroll
         for (int each = 0; each < kEights; ++each) {
           if (each == n) o[owned][each][half * 2 + row] += weight * x;

@@ -1,9 +1,10 @@
-// Copies keys and values into the ring. Copies run ahead of the products by the number of slots, across pieces.
+// Copies keys and values into the ring. The copies run ahead of the products by the number of slots, also across the
+// borders of pieces (DecodePiece).
 //
-// A loading warp has 32 keys of every step, one for each lane. It reads the page table some steps ahead, by
-// asynchronous copies. An ordinary load would wait behind all copies in flight. Keys that do not exist (beyond the
-// length, left of the padding, without a page) or that no row sees become zeros, because in a matrix product 0 * NaN
-// would reach rows that do not see them.
+// A loading warp copies 32 keys of every step, one for each lane. It reads the page table some steps ahead by
+// asynchronous copies, because an ordinary load would wait behind all copies in flight. A key is missing if it lies
+// beyond the sequence's length, left of the padding, or in no page. Missing keys, and keys that no row sees, become
+// zeros, because in a matrix product 0 * NaN would reach rows that do not see the key.
 #pragma once
 
 #include "../isa/grid_dependency.cuh"
@@ -19,25 +20,26 @@ class DecodeLoader {
   using Sizes = DecodeSizes<Config>;
   using Cursor = DecodeCursor<Config>;
 
-  // warp: the number among the loading warps.
+  // `warp` is the number of the warp among the loading warps.
   __device__ __forceinline__ DecodeLoader(const DecodeContext<Config>& block, int warp, int lane)
       : args_(block.args), cursor_(block.cursor), ring_(block.ring), told_(block.told()), warp_(warp), lane_(lane) {}
 
-  // Number of steps to prefetch into L2: those that the ring holds. If no launch of decode is running, the number is
-  // small, because the fetch takes longer than it saves. It is 0 if most blocks of the previous launch have ended,
-  // because that launch is about to end.
+  // Returns the number of steps to prefetch into L2, normally the number of steps that the ring holds. If no launch of
+  // decode is running, the number is small, because prefetching takes longer than it saves. If most blocks of the
+  // previous launch have ended, the number is 0, because that launch is about to end.
   [[nodiscard]] static __device__ __forceinline__ int steps_to_fetch(int ended_before) {
     constexpr int kFew = 1, kMost = ceil_div(Config::kSlots, kSlotsOfStep<Config>);
     if (ended_before == 0) return kFew;
     return ended_before < static_cast<int>(gridDim.x / 8 * 7) ? kMost : 0;
   }
 
-  // Prefetches the block's first keys and values into the L2 cache, if boxes copy them. All computing warps call it,
-  // while the previous kernel may still write the arrays. So no data is read into registers or shared memory. If that
-  // kernel changes the page table, the fetched pages may be the wrong ones, which costs only time.
+  // Prefetches the block's first keys and values into the L2 cache, if boxes copy them. All computing warps call this
+  // while the previous kernel may still write the arrays. So the function reads no data into registers or shared
+  // memory. If the previous kernel changes the page table, this function may fetch the wrong pages, which costs only
+  // time.
   static __device__ __forceinline__ void fetch(const DecodeContext<Config>& block, int warp, int lane) {
     if constexpr (Config::kHasBoxes) {
-      constexpr int kParts = Sizes::kLoadsValues ? 2 : 1;  // two warps fetch keys, two others values
+      constexpr int kParts = Sizes::kLoadsValues ? 2 : 1;  // two warps fetch keys, and two other warps fetch values
       const DecodeArgs& args = block.args;
       const int steps = steps_to_fetch(block.told().ended);
       const DecodePiece& piece = block.cursor.piece;
@@ -58,9 +60,9 @@ class DecodeLoader {
     }
   }
 
-  // Loads all steps of all pieces, from the block's first piece on. After the first step the computing warps report
-  // whether the early schedule is correct for this call. Returns false if it is not; the first step's copies are then
-  // discarded.
+  // Loads all steps of all pieces, starting with the block's first piece. After the first step, the computing warps
+  // report whether the early schedule is correct for this call. If it is incorrect, the function returns false, and the
+  // copies of the first step are discarded.
   __device__ __forceinline__ bool run(bool) {
     const bool is_paged = args_.cache.is_paged != 0;
     const int ahead = is_paged ? kAhead : 1;
@@ -74,7 +76,7 @@ class DecodeLoader {
     bool is_certain = !kLoadsEarly<Config>;
 #pragma unroll 1
     while (true) {
-      if (is_paged) cp_async_wait<kAhead - 1>();  // waits for the table's entry for this step
+      if (is_paged) cp_async_wait<kAhead - 1>();  // waits for the page table's entry of this step
       const DecodeAskedKey asked = *ring_.asked(place, warp_, lane_);
       if (asked.head == kNoStep) break;
       const CachePlace row = found(asked);
@@ -88,7 +90,7 @@ class DecodeLoader {
     }
     if (!is_certain && !is_certified(0)) return false;
     cp_async_commit();
-    cp_async_wait<0>();  // waits for all copies, because the block's memory must not be released while copies may still
+    cp_async_wait<0>();  // waits for all copies, because the block's shared memory must not be released before they
                          // arrive
     return true;
   }
@@ -97,17 +99,17 @@ class DecodeLoader {
   static constexpr int kAhead = decode_asked_steps(Sizes::kTile);
   static constexpr int kNoStep = -1, kNoKey = -1;
 
-  // The keys of a piece.
+  // The keys of a piece, [begin, end), and the sequence, cache row and head to which they belong.
   struct Keys {
     int begin, end;
     int sequence, cache_row, head;
   };
 
-  // Waits for the computing warps, which check the schedule, and returns whether it is correct. filled: number of slots
-  // that have been filled.
+  // Waits until the computing warps have checked the schedule, and returns whether it is correct. `filled` is the
+  // number of slots that have been filled.
   [[nodiscard]] __device__ __forceinline__ bool is_certified(int filled) {
     if (warp_ == 0 && lane_ == 0) told_.filled = filled;
-    block_barrier<Config>();  // waits until the result and the number of filled slots are visible to all
+    block_barrier<Config>();  // waits until all threads of the block can read the result and the number of filled slots
     if (told_.changed == 0) return true;
     cp_async_commit();
     cp_async_wait<0>();  // waits for the table entries in flight, which are discarded
@@ -133,8 +135,8 @@ class DecodeLoader {
     part_ = part;
   }
 
-  // Requests the lane's key of the next step of the cursor's piece, or of the first step of the next non-empty piece.
-  // Each call commits one group of copies.
+  // Starts to read the page table's entry for the lane's key of the next step. If the cursor's piece has no further
+  // step, this is the first step of the next non-empty piece. Each call commits one group of asynchronous copies.
   __device__ __forceinline__ void ask(int place) {
     while (!is_done_ && order_.is_done()) {
       cursor_.advance(args_, lane_);
@@ -158,7 +160,7 @@ class DecodeLoader {
     }
     cp_async_commit();
   }
-  // Returns the place of the key in the cache, if the key exists.
+  // Returns the place of the key in the cache, or a place that does not exist if the key is missing.
   [[nodiscard]] __device__ __forceinline__ CachePlace found(const DecodeAskedKey& asked) const {
     if (asked.row == kNoKey) return {-1, 0};
     return {args_.cache.is_paged != 0 ? existing_page(args_.cache, asked.block) : asked.block, asked.row};
@@ -183,23 +185,26 @@ class DecodeLoader {
     arrive<Sizes::kSlotParts - 1>();
     place_.advance();
   }
-  // Copies the keys by parts, and arrives at the barriers of all parts but the last.
+  // Copies the keys in column parts. Arrives at the barriers of all parts except the last one.
   __device__ __forceinline__ void load_in_parts(const DecodeAskedKey& asked, const CachePlace& row, uint32 existing) {
     constexpr int kPanels = Sizes::KRows::kPanels, kOfFirst = Sizes::kFirstPanels;
     using Copy = DecodeCopy<Config, Config::kHeadDim, typename Sizes::KRows>;
     const int number = slot();
     char* to = ring_.slot(number) + warp_ * kWarpThreads * Sizes::KRows::kPitch;
-    ring_.empty(number, 0).wait(place_.parity ^ 1);  // waits until the first part's readers are done
+    ring_.empty(number, 0).wait(place_.parity ^ 1);  // waits until the readers of the first part are done; it may then
+                                                     // be overwritten
     if constexpr (Config::kHasBoxes) {
       const Box box = box_of(asked, row, existing);
       Copy::template boxes<0, kOfFirst>(to, args_.k_map, ring_.full(number, 0), box.place, box.rows, box.begins,
                                         policy_, lane_);
       arrive<0>();
-      ring_.empty(number, 1).wait(place_.parity ^ 1);  // waits until the second part's readers are done
+      ring_.empty(number, 1).wait(place_.parity ^ 1);  // waits until the readers of the second part are done; it may
+                                                       // then be overwritten
       Copy::template boxes<kOfFirst, kPanels>(to, args_.k_map, ring_.full(number, 1), box.place, box.rows, box.begins,
                                               policy_, lane_);
     } else {
-      ring_.empty(number, 1).wait(place_.parity ^ 1);  // waits until the second part's readers are done
+      ring_.empty(number, 1).wait(place_.parity ^ 1);  // waits until the readers of the second part are done; it may
+                                                       // then be overwritten
       Copy::rows(to, static_cast<const char*>(args_.k), offset(asked, row, args_.k_stride), args_.k_stride.row, lane_);
       arrive<0>();
     }
@@ -226,7 +231,7 @@ class DecodeLoader {
                false};
     const int in_box = lane_ & (box.rows - 1);
     uint32 of_box = existing;
-    if (existing != kAllLanes) {  // any existing row gives the box's place
+    if (existing != kAllLanes) {  // The place of the box follows from the place of any existing row
       of_box &= kAllLanes >> (kWarpThreads - box.rows) << (lane_ - in_box);
       const int other = max(__ffs(static_cast<int>(of_box)) - 1, 0);
       box.place.row = __shfl_sync(kAllLanes, box.place.row, other) - (other & (box.rows - 1));
@@ -236,7 +241,7 @@ class DecodeLoader {
     return box;
   }
   // Copies the warp's rows of a tensor to their place in the slot. The copy engine copies each box that has an existing
-  // row, and with it missing rows of the box: DecodeLeaf::clear_missing().
+  // row. It also copies missing rows of the box, which DecodeLeaf::clear_missing() zeroes later.
   template <int kColumns, class Rows>
   __device__ __forceinline__ void copy(const void* tensor, const TensorStrides& stride, const TensorMapArg& map,
                                        const DecodeAskedKey& asked, const CachePlace& row, uint32 existing) {
@@ -255,7 +260,7 @@ class DecodeLoader {
     if (!row.exists()) return -1;
     return row.block * stride.batch + row.row * stride.row + asked.head * stride.head;
   }
-  // Copies the key's factor, or stores 0 for a missing key.
+  // Copies the key's descale factor, or stores 0 for a missing key.
   static __device__ __forceinline__ void copy_factor(float& to, const DescaleArgs& descale, const DecodeAskedKey& asked,
                                                      const CachePlace& row) {
     if (descale.data == nullptr || !row.exists()) {
@@ -266,12 +271,13 @@ class DecodeLoader {
     }
   }
 
-  // Arrives at the part's `full` barrier. The part is full when all copies have landed and all lanes' stores are done.
+  // Arrives at the `full` barrier of the part kPart. The barrier completes when all copies into this part have arrived
+  // and all lanes have stored.
   template <int kPart>
   __device__ __forceinline__ void arrive() {
     Mbarrier& full = ring_.full(slot(), kPart);
     cp_async_arrive(full);
-    __syncwarp();  // waits until all lanes have stored, because the warp arrives as one
+    __syncwarp();  // waits until all lanes have stored, because one lane arrives for the warp
     arrive_as_warp(full);
   }
 
@@ -279,11 +285,12 @@ class DecodeLoader {
   Cursor& cursor_;
   DecodeRing<Config> ring_;
   DecodeTold& told_;
-  typename DecodeRing<Config>::Place place_, other_place_;  // place_ is in the current part of the ring, other_place_
-                                                            // in the other part
+  typename DecodeRing<Config>::Place place_, other_place_;  // place_ lies in the current part of the ring, and
+                                                            // other_place_ in the other part
   int part_ = 0;
   int warp_, lane_;
-  uint64 policy_ = 0;  // L2 policy of boxes: each tile of rows reads the keys of its head again
+  uint64 policy_ = 0;  // L2 cache policy of the copies of boxes. It keeps the keys in L2 if several tiles of rows read
+                       // them
   DecodeOrder<Sizes::kLeavesInTurns> order_;
   Keys keys_ = {};
   bool is_done_ = false;

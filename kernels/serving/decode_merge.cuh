@@ -1,5 +1,5 @@
-// Merges an item's nodes that other blocks wrote, in shared memory. The order is level by level of the tree, so that
-// several merges overlap, because each is a chain of latencies.
+// Merges the nodes of an item that other blocks wrote, in shared memory. Each merge is a chain of dependent
+// instructions. The nodes are merged level by level of the tree, so that several merges overlap.
 #pragma once
 
 #include "decode_exchange.cuh"
@@ -15,8 +15,9 @@ class DecodeMerge {
   using Share = DecodeShareOf<Config>;
   using Stack = DecodeStack<Config, Share>;
 
-  // Merges the nodes that Nodes::gather() has copied, in order, with the nodes before them on the stack. Needs full
-  // warps; a lane that is not live merges nothing. Returns the last node, and leaves incomplete nodes on the stack.
+  // Merges the nodes that Nodes::gather() has copied, in order, with the nodes on the stack, which precede them. All
+  // lanes of a warp must call it. A lane that is not live merges nothing. Returns the last node, and leaves the
+  // incomplete nodes on the stack.
   [[nodiscard]] static __device__ __forceinline__ Share run(const Nodes& nodes, const ListedNode* list, int count,
                                                             char* shared, Stack& stack, bool is_live) {
     if constexpr (kAtOnce == 1) {
@@ -28,7 +29,7 @@ class DecodeMerge {
 
  private:
   static constexpr short kNoLevel = 0x7fff;
-  // Number of nodes that are merged at once, limited by registers.
+  // Number of nodes that are merged at the same time. The number of registers limits it.
   static constexpr int kAtOnce = Share::kFloats <= 8 ? 4 : Share::kFloats <= 16 ? 2 : 1;
 
   [[nodiscard]] static __device__ __forceinline__ Share one_by_one(const Nodes& nodes, const ListedNode* list,
@@ -53,9 +54,9 @@ class DecodeMerge {
     uint32 alive = kAllLanes >> (kWarpThreads - count);  // nodes that have not been merged into another one
 #pragma unroll 1
     for (int level = __reduce_min_sync(kAllLanes, static_cast<int>(own.level)); level < end; ++level) {
-      // These nodes merge with their left neighbours, which are complete at this level
+      // Nodes that merge with their left neighbours, which are complete at this level
       const bool is_right = own.level <= level && level < own.level + own.merges;
-      // -1: the left neighbour is on the stack
+      // -1 if the left neighbour is on the stack
       const int left = 31 - __clz(static_cast<int>(alive & ((1u << lane) - 1)));
       merge_level(__ballot_sync(kAllLanes, is_right), left, shared, stack, is_live);
       alive &= ~__reduce_or_sync(kAllLanes, is_right && left >= 0 ? 1u << left : 0);
@@ -71,7 +72,8 @@ class DecodeMerge {
     }
   }
 
-  // left: left neighbour of the node with the lane's number.
+  // Merges the nodes in the bit mask `right` with their left neighbours. `left` is the left neighbour of the node that
+  // has the lane's number.
   static __device__ __forceinline__ void merge_level(uint32 right, int left, char* shared, Stack& stack, bool is_live) {
     const int first = __ffs(static_cast<int>(right)) - 1;
     if (__shfl_sync(kAllLanes, left, max(first, 0)) < 0 && right != 0) {
@@ -86,7 +88,8 @@ class DecodeMerge {
     while (right != 0) {
       int node[kAtOnce], before[kAtOnce];
 #pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {  // if fewer remain, one is repeated, with the same result
+      for (int i = 0; i < kAtOnce; ++i) {  // If fewer than kAtOnce nodes remain, one of them is merged several times
+                                           // with the same result
         node[i] = __ffs(static_cast<int>(right)) - 1;
         before[i] = __shfl_sync(kAllLanes, left, node[i]);
         right = i + 1 < kAtOnce && (right & (right - 1)) == 0 ? right : right & (right - 1);

@@ -1,4 +1,4 @@
-// The end of an item: computes o and lse of its rows from the state over all their keys.
+// Ends an item: computes o and lse of its rows from the state over all their keys.
 #pragma once
 
 #include "../attention/merge_rows.cuh"
@@ -22,14 +22,14 @@ namespace attend {
   }
 }
 
-// Data for writing a row of o. In each warp, lane r computes it for row r of the team, and broadcasts it.
+// Data with which a warp writes a row of o. Lane r computes the OutputRow of the team's row r, and broadcasts it.
 struct OutputRow {
-  int64 o;       // offset of the row's begin, or -1 if there is no such row
-  float factor;  // factor of the accumulated o
-  bool empty;    // the row sees no key: o = 0, even if its sums are NaN
+  int64 o;       // offset of the row's first element, or -1 if there is no row
+  float factor;  // factor by which the accumulated o is multiplied
+  bool empty;    // the row sees no key, so o is 0, even if the accumulated sums are NaN
 };
 
-// Returns the data of a row of the tile. Also writes lse.
+// Returns the OutputRow of a row of the tile. Also writes the row's lse, if writes_lse is set.
 [[nodiscard]] __device__ __forceinline__ OutputRow output_row(const DecodeArgs& args, const DecodeSpan& span,
                                                               const DecodePiece& piece, int in_tile, bool writes_lse,
                                                               float row_max, float sum) {
@@ -49,8 +49,9 @@ struct OutputRow {
   return {args.o_stride.offset(span.batch, at.head, q_row), factor, sum == 0.0f};
 }
 
-// Adds the sums of the team's threads in a fixed order: first over the lanes of a warp, then over the warps. All
-// threads of the team call it. sums: the team's buffer in shared memory. The caller puts a barrier between two calls.
+// Adds up the row sums of the team's threads in a fixed order, first over the lanes of a warp and then over the warps.
+// All threads of the team call it. `sums` is a buffer of the team in shared memory. The caller must put a barrier
+// between two calls.
 template <class Config>
 __device__ __forceinline__ void add_sums(DecodeState<Config>& state, float* sums, const DecodeRole<Config>& role) {
   const auto pair_of = [&](int warp, int n) -> float2& {
@@ -66,7 +67,7 @@ __device__ __forceinline__ void add_sums(DecodeState<Config>& state, float* sums
     }
     if (role.lane < 4) pair_of(role.warp, n) = {sum[0], sum[1]};
   }
-  team_barrier(role);  // waits until the warps' sums are written
+  team_barrier(role);  // waits until all warps of the team have written their sums, which may then be read
 #pragma unroll
   for (int n = 0; n < DecodeSizes<Config>::kEights; ++n) {
     float2 sum = {0.0f, 0.0f};
@@ -79,7 +80,7 @@ __device__ __forceinline__ void add_sums(DecodeState<Config>& state, float* sums
   }
 }
 
-// Writes o and lse from the state over all keys of an item. sums: see add_sums().
+// Writes o and lse from the state over all keys of an item. See add_sums() for `sums`.
 template <class Config>
 __device__ __forceinline__ void write_rows(const DecodeArgs& args, const DecodeSpan& span, const DecodePiece& piece,
                                            const DecodeRole<Config>& role, DecodeState<Config>& state, float* sums) {
@@ -87,7 +88,7 @@ __device__ __forceinline__ void write_rows(const DecodeArgs& args, const DecodeS
   using Element = ElementOf<Config>;
   static_assert(Config::kRows <= kWarpThreads);
   add_sums(state, sums, role);
-  float row_max = 0.0f, sum = 0.0f;  // the maximum and sum of row `lane`
+  float row_max = 0.0f, sum = 0.0f;  // row maximum and row sum of row `lane` of the team
 #pragma unroll
   for (int n = 0; n < Sizes::kEights; ++n) {
 #pragma unroll
@@ -119,7 +120,7 @@ __device__ __forceinline__ void write_rows(const DecodeArgs& args, const DecodeS
           const int element = half * 2 + row;
           const int column = owned * kTeamWarps * 16 + DecodeProducts<Config>::column(role.lane, element);
           if (Config::kHeadDimV % (kTeamWarps * 16) != 0 && first_column + column >= Config::kHeadDimV) continue;
-          // fmaf with +0 turns -0 into +0, so that the sign does not depend on the keys
+          // fmaf with +0 turns -0 into +0, so that the sign of zero does not depend on the keys
           o[column] = Element::round(is_empty ? 0.0f : fmaf(state.o(owned, n, element), factor, 0.0f));
         }
       }

@@ -1,5 +1,5 @@
-// P of a step in shared memory, between the two products. It has a row of 64 keys for each query row of the team, in
-// elements of q. Each warp writes its 16 keys of all rows, and reads all keys.
+// P of a step in shared memory, where it lies between the two products. There is a row of 64 keys for each query row of
+// the team. Elements have the type of the product. Each warp writes its 16 keys of all rows, and reads all keys.
 #pragma once
 
 #include "../isa/ldmatrix.cuh"
@@ -8,14 +8,14 @@
 
 namespace attend {
 
-// 16-bit elements.
+// P with 16-bit elements.
 template <class Config>
 struct DecodeP {
   using Sizes = DecodeSizes<Config>;
   using Element = ProductElementOf<Config>;
   static constexpr int kEights = Sizes::kEights;
 
-  // p: in the layout of the scores (decode_products.cuh).
+  // Stores p, which has the layout of the scores (decode_products.cuh).
   static __device__ __forceinline__ void store(const float (&p)[kEights][4], char* rows,
                                                const DecodeRole<Config>& role) {
 #pragma unroll
@@ -26,7 +26,7 @@ struct DecodeP {
     }
   }
 
-  // Loads 32 keys of eight rows, as operands of two tile products.
+  // Loads 32 keys of eight query rows, as operands of two tile products.
   [[nodiscard]] static __device__ __forceinline__ LoadedMatrices load(const char* rows, int lane, int n, int half) {
     const uint32 first = smem_address(rows) + lane % 8 * Sizes::kPRow + lane / 8 * kChunkBytes;
     return ldmatrix_x4(first + n * 8 * Sizes::kPRow + half * 4 * kChunkBytes);
@@ -55,7 +55,7 @@ requires(Config::kElement == ElementType::kF32) struct DecodeP<Config> {
     }
   }
 
-  // Returns four keys of a row.
+  // Returns the p of four keys of a query row.
   [[nodiscard]] static __device__ __forceinline__ float4 load(const char* rows, int row, int chunk) {
     return reinterpret_cast<const float4*>(rows + row * Sizes::kPRow)[chunk];
   }

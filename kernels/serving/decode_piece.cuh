@@ -1,4 +1,4 @@
-// The part of an item that one block computes: a run of units, and the sub-range that its rows see.
+// A piece is the part of an item that one block computes. It is a range of units, and the keys in it that the rows see.
 #pragma once
 
 #include "decode_schedule.cuh"
@@ -6,17 +6,17 @@
 namespace attend {
 
 struct DecodePiece {
-  int begin, end;            // units
-  int first_step, end_step;  // the units that have keys for the tile's rows
-  int first_key, end_key;    // the item's keys that some row sees
-  int head;                  // key head
-  int64 row;                 // the tile's first packed row
-  int num_rows;              // rows of the tile
+  int begin, end;            // units [begin, end)
+  int first_step, end_step;  // units [first_step, end_step), which have keys that some row of the tile sees
+  int first_key, end_key;    // keys [first_key, end_key) of the item that some row of the tile sees
+  int head;                  // head of k and v
+  int64 row;                 // first packed row of the tile
+  int num_rows;              // number of rows in the tile
   bool begins_item, ends_item;
 
   [[nodiscard]] __device__ __forceinline__ bool is_whole() const { return begins_item && ends_item; }
 
-  // Returns the piece of an item. [begin, end): the block's numbers of the work.
+  // Returns the piece of an item. [begin, end) are the numbers of the block's work.
   template <class Number>
   [[nodiscard]] static __device__ __forceinline__ DecodePiece of(const DecodeArgs& args, const DecodeItem<Number>& item,
                                                                  Number begin, Number end, int row_shift) {
@@ -41,7 +41,7 @@ struct DecodePiece {
   }
 
  private:
-  // Selects one of several row tiles: its rows, and the keys that they see.
+  // Selects one of several row tiles. Sets its rows and the keys that they see.
   __device__ __forceinline__ void take_tile(const DecodeArgs& args, int item, const DecodeSpan& span, int row_shift) {
     const uint32 index = static_cast<uint32>(item), in_head = index / static_cast<uint32>(span.tiles);
     head = static_cast<int>(in_head);
@@ -56,8 +56,8 @@ struct DecodePiece {
   }
 };
 
-// The position of a walk through the block's work. Each warp has one in shared memory, because most of it is needed
-// only between pieces and registers are scarce. All lanes of the warp call together; one of them writes.
+// Position of a warp in the block's work. Each warp has a cursor in shared memory, because registers are scarce and
+// most members are read only between pieces. All lanes of the warp call the functions together, and one lane writes.
 template <class Config>
 struct DecodeCursor {
   using Schedule = DecodeSchedule<Config>;
@@ -65,13 +65,13 @@ struct DecodeCursor {
 
   DecodeItem<Number> item;
   DecodePiece piece;
-  Number number;      // number of the work with which the piece begins
-  Number begin, end;  // range of the block's work
-  bool is_done;       // there is no further piece
-  bool merges;        // the block has the end of the first piece's item, but not its begin
+  Number number;      // number of the first unit of the piece
+  Number begin, end;  // numbers [begin, end) of the block's work
+  bool is_done;       // whether there is no further piece
+  bool merges;        // whether the block computes the end, but not the begin, of the item of its first piece
 
-  // Makes the schedule, and sets the cursor to the block's first piece. One warp calls it; others read both after a
-  // barrier. kept: room in shared memory for the sequences, or null.
+  // Computes the schedule, and sets the cursor to the block's first piece. One warp calls it. Other warps may read the
+  // schedule and the cursor after a barrier. `kept` is room in shared memory for the sequences, or null.
   __device__ __forceinline__ void start(const DecodeArgs& args, Schedule& schedule, DecodeSequence* kept) {
     const int lane = static_cast<int>(threadIdx.x) % kWarpThreads;
     DecodeItem<Number> found = {};
@@ -89,34 +89,34 @@ struct DecodeCursor {
     go_to(args, kept, begin);
     merges = !is_done && !piece.begins_item && piece.ends_item;
   }
-  // Returns to the block's first piece. `first` is the cursor that start() made.
+  // Moves back to the block's first piece. `first` is the cursor that start() set.
   __device__ __forceinline__ void restart(const DecodeCursor& first) {
     static_assert(sizeof(DecodeCursor) % sizeof(uint32) == 0);
     constexpr int kWords = sizeof(DecodeCursor) / sizeof(uint32);
-    __syncwarp();  // waits until all lanes have read the cursor
+    __syncwarp();  // waits until all lanes have read the cursor, which may then be overwritten
 #pragma unroll
     for (int from = 0; from < kWords; from += kWarpThreads) {
       const int word = from + static_cast<int>(threadIdx.x) % kWarpThreads;
       if (word < kWords) reinterpret_cast<uint32*>(this)[word] = reinterpret_cast<const uint32*>(&first)[word];
     }
-    __syncwarp();  // waits until the piece is written
+    __syncwarp();  // waits until the cursor is written; all lanes may then read it
   }
   // Moves to the next piece.
   __device__ __forceinline__ void advance(const DecodeArgs& args, int lane) {
-    __syncwarp();  // waits until all lanes have read the cursor
+    __syncwarp();  // waits until all lanes have read the cursor, which may then be overwritten
     if (lane == 0) {
       is_done = item.end() >= end;
       if (!is_done) go_to(args, nullptr, item.end());
     }
-    __syncwarp();  // waits until the piece is written
+    __syncwarp();  // waits until the cursor is written; all lanes may then read it
   }
 
  private:
-  // Sets the piece that begins with a number of the block's work, in this item or the next. If the schedule was made
-  // from other lengths, the piece may not exist; is_done is then set.
+  // Sets the piece whose first unit has the number `to`. The piece lies in this item or in the next. The piece may not
+  // exist if the schedule was computed from other lengths. In that case the function sets is_done.
   __device__ __forceinline__ void go_to(const DecodeArgs& args, const DecodeSequence* kept, Number to) {
     if constexpr (decode_moves_registers(DecodeSizes<Config>::kTile)) {
-      find(args, kept, to);  // inlined: setmaxnreg has no effect in a kernel with function calls
+      find(args, kept, to);  // inlined, because setmaxnreg has no effect in a kernel with function calls
     } else {
       find_once(args, kept, to);
     }

@@ -1,9 +1,9 @@
-// The products of a warp in a step: S^T = K Q^T for its 16 keys, and O^T += V^T P^T for its columns and all 64 keys.
-// Keys and columns are the rows of the tensor cores' tiles, so that few query rows suffice to fill a tile.
+// Products of a warp in a step. The warp computes S^T = K Q^T for its 16 keys, and O^T += V^T P^T for its columns and
+// all 64 keys. Keys and columns are the rows of the tensor cores' tiles, so that few query rows suffice to fill a tile.
 //
-// In S^T a lane has keys lane / 4 and lane / 4 + 8, for rows 2 (lane % 4) and the next of every eight rows. In O^T it
-// has the same rows, for columns lane / 4 and lane / 4 + 8 of every sixteen. Between the products P lies in shared
-// memory: decode_p.cuh.
+// In S^T, a lane has the keys lane / 4 and lane / 4 + 8, and the query rows 2 (lane % 4) and 2 (lane % 4) + 1 of each
+// group of eight rows. In O^T, it has the same rows, and the columns lane / 4 and lane / 4 + 8 of each group of sixteen
+// columns. Between the two products, P lies in shared memory (decode_p.cuh).
 #pragma once
 
 #include "../isa/ldmatrix.cuh"
@@ -12,7 +12,7 @@
 
 namespace attend {
 
-// 16-bit elements.
+// Products of 16-bit elements.
 template <class Config>
 struct DecodeProducts {
   using Sizes = DecodeSizes<Config>;
@@ -24,7 +24,8 @@ struct DecodeProducts {
   static constexpr int kDepths = ceil_div(Config::kHeadDim, kMmaDepth);
   static constexpr bool kQInRegisters = kEights * kDepths * 2 <= 48;
 
-  // Two depths of a group of eight rows: matrix[0], matrix[1] belong to the first, the others to the second.
+  // Two depths of q for each group of eight rows. matrix[0] and matrix[1] belong to the first depth, and matrix[2] and
+  // matrix[3] to the second.
   LoadedMatrices q[kQInRegisters ? kEights : 1][kQInRegisters ? ceil_div(kDepths, 2) : 1];
 
   [[nodiscard]] static __device__ __forceinline__ LoadedMatrices load_q(const char* rows, int lane, int n,
@@ -33,7 +34,7 @@ struct DecodeProducts {
     return ldmatrix_x4(first + n * 8 * Sizes::kQRow + pair_of_depths * 4 * kChunkBytes);
   }
 
-  // rows: the warp's part of q in shared memory.
+  // `rows` are the warp's rows of q in shared memory.
   __device__ __forceinline__ void take_queries(const char* rows, int lane) {
     if constexpr (kQInRegisters) {
 #pragma unroll
@@ -44,7 +45,8 @@ struct DecodeProducts {
     }
   }
 
-  // Accumulates all depths in one sum, for every row count. So the bits of a score do not depend on the other rows.
+  // Accumulates all depths in one sum, whatever the number of rows. So the bits of a score do not depend on the other
+  // rows.
   __device__ __forceinline__ void scores(float (&s)[kEights][4], const char* keys, const char* q_rows, int lane) const {
     const uint32 row = smem_address(keys) + KRows::place(lane % 16, lane / 16);
 #pragma unroll
@@ -89,11 +91,11 @@ struct DecodeProducts {
     }
   }
 
-  // Returns the column of o in element `element` of a 16-column tile.
+  // Returns the number, within a 16-column tile of o, of the column that the lane holds in element `element`.
   [[nodiscard]] static __device__ __forceinline__ int column(int lane, int element) {
     return lane / 4 + element / 2 * 8;
   }
-  // Returns an element of v in shared memory.
+  // Returns an element of v in shared memory as a float.
   [[nodiscard]] static __device__ __forceinline__ float value(const char* values, int key, int column) {
     return Element::to_float(*reinterpret_cast<const Bits16*>(values + VRows::template place_of<2>(key, column)));
   }

@@ -1,9 +1,11 @@
-// DecodeProducts for 8-bit caches with a 16-bit q. Cache elements are converted to 16 bits in registers, exactly, and
-// enter 16-bit products. A bf16 q is converted to f16, each row times a power of two. That is exact except for elements
-// below 2^-28 of the row's largest. The cache's factors are applied elsewhere.
+// Specialises DecodeProducts for 8-bit caches with a 16-bit q. Cache elements are converted exactly to 16 bits in
+// registers, and are multiplied by 16-bit products. A bf16 q is converted to f16 after each row has been multiplied by
+// a power of two. This conversion is exact except for elements below 2^-28 of the row's largest element. DecodeLeaf
+// applies the descale factors of the cache.
 //
-// A register of four bytes has four neighbours of a row, but the tensor cores need two pairs that lie eight apart. So
-// the depth of a product is permuted, in the cache and in q alike, and columns of o are numbered in pairs.
+// A 32-bit register holds four neighbouring elements of a row. The tensor cores need two pairs of elements whose
+// positions are eight apart. So the depth of a product is permuted in the same way for the cache and for q, and columns
+// of o are numbered in pairs.
 #pragma once
 
 #include "decode_products.cuh"
@@ -12,13 +14,13 @@
 
 namespace attend {
 
-// Four bytes as two pairs of f16.
+// Four cached bytes, converted to two pairs of f16.
 struct ElementPairs {
   uint32 low, high;
 };
 
-// Conversion of cached bytes to numbers. pairs() returns the bytes {0, 1} and {2, 3}, or with kInterleaved {0, 2} and
-// {1, 3}.
+// Converts cached bytes to numbers. pairs() returns the pairs of bytes {0, 1} and {2, 3}. If kInterleaved is set, it
+// returns the pairs {0, 2} and {1, 3}.
 template <CacheElement kCache>
 struct CachedBytes;
 
@@ -51,7 +53,7 @@ struct CachedBytes<CacheElement::kF8E4M3> {
 
 template <>
 struct CachedBytes<CacheElement::kI8> {
-  // Builds 1024 + 128 + x, whose last bits in f16 are x + 128, and subtracts 1152.
+  // For each byte x, builds the f16 number 1024 + 128 + x, whose lowest bits are x + 128, and then subtracts 1152.
   template <bool kInterleaved>
   [[nodiscard]] static __device__ __forceinline__ ElementPairs pairs(uint32 bytes) {
     constexpr uint32 kTop = 0x64646464u;
@@ -67,7 +69,8 @@ struct CachedBytes<CacheElement::kI8> {
   [[nodiscard]] static __device__ __forceinline__ float to_float(uint32 byte) {
     return Int8::to_float(static_cast<Int8::Storage>(byte));
   }
-  // Builds 2^23 + 128 + x, whose last bits in f32 are x + 128, and subtracts 2^23 + 128.
+  // For each byte x, builds the f32 number 2^23 + 128 + x, whose lowest bits are x + 128, and then subtracts 2^23 +
+  // 128.
   static __device__ __forceinline__ void to_floats(uint32 bytes, float (&x)[4]) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -76,9 +79,9 @@ struct CachedBytes<CacheElement::kI8> {
   }
 };
 
-// Converts rows of q from bf16 to f16 in place, with the largest element in [2^14, 2^15). DecodeRow::unit becomes the
-// factor that undoes this in the row's scores. The warps of a team call it after a team barrier, and each converts some
-// of the rows.
+// Converts rows of q from bf16 to f16 in place. Each row is scaled so that its largest element lies in [2^14, 2^15).
+// DecodeRow::unit is set to the factor that reverses this scaling in the row's scores. The warps of a team call it
+// after a team barrier, and each warp converts some of the rows.
 template <class Config>
 __device__ __forceinline__ void convert_queries(char* q_rows, DecodeRow* rows, const DecodeRole<Config>& role) {
   using Sizes = DecodeSizes<Config>;
@@ -138,7 +141,8 @@ requires(Config::kElement != ElementType::kF32 &&
     for (int n = 0; n < kEights; ++n) s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0.0f;
 #pragma unroll
     for (int depth = 0; depth < kDepths; depth += 2) {
-      const LoadedMatrices k = ldmatrix_x4(KRows::behind(row, depth));  // a chunk is a depth
+      const LoadedMatrices k = ldmatrix_x4(KRows::behind(row, depth));  // a 16-byte chunk holds one depth of 16 keys'
+                                                                        // elements
 #pragma unroll
       for (int of_pair = 0; of_pair < 2; ++of_pair) {
         if (depth + of_pair >= kDepths) continue;

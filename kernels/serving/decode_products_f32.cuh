@@ -1,4 +1,5 @@
-// DecodeProducts for a float32 q, on CUDA cores: fused multiply-adds in the order of the columns, and of the keys.
+// Specialises DecodeProducts for a float32 q. It uses fused multiply-adds on CUDA cores. Scores are summed in the order
+// of the columns, and o in the order of the keys.
 #pragma once
 
 #include "decode_products_8bit.cuh"
@@ -88,7 +89,7 @@ requires(Config::kElement == ElementType::kF32) struct DecodeProducts<Config> {
   [[nodiscard]] static __device__ __forceinline__ float4 chunk_of(const char* row, int chunk) {
     return reinterpret_cast<const float4*>(row)[chunk];
   }
-  // Returns four columns of a key.
+  // Returns columns 4 chunk to 4 chunk + 3 of a key as floats.
   [[nodiscard]] static __device__ __forceinline__ float4 cached_chunk(const char* keys, int key, int chunk) {
     const char* at = keys + Sizes::KRows::template place_of<Sizes::kCacheBytes>(key, chunk * 4);
     if constexpr (Config::kCacheElement == CacheElement::kSame) {

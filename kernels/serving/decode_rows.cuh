@@ -1,4 +1,4 @@
-// The query rows of an item: q in shared memory, and the keys that each row sees.
+// Query rows of an item: q in shared memory, and which keys each row sees.
 #pragma once
 
 #include "../common/numbers.cuh"
@@ -9,18 +9,18 @@
 
 namespace attend {
 
-// State of one row of the tile. A row after the last one sees nothing.
+// State of one row of the tile. A row behind the last existing row sees no key.
 struct DecodeRow {
-  uint64 tree;      // bit j: the row sees key first_drawn + j; all ones without a tree
-  int low, high;    // the keys [low, high) that lengths and the window allow
-  int position;     // position of the row among the keys: i + seqlen_k - seqlen_q
+  uint64 tree;      // bit j is set if the row sees key first_drawn + j. All bits are set if there is no tree mask
+  int low, high;    // the row sees only keys in [low, high), because of the lengths and the window
+  int position;     // position of the row among the keys: row + seqlen_k - seqlen_q
   int first_drawn;  // first key that the tree mask covers
   float slope;      // ALiBi slope
-  float unit;       // factor of the row's scores: kConvertsQueries
+  float unit;       // factor by which the row's scores are multiplied if kConvertsQueries is set
 };
 static_assert(sizeof(DecodeRow) == kDecodeRowBytes);
 
-// Returns a mask with the bits [begin, end) of a step's 64 keys.
+// Returns a mask whose bits [begin, end) are set. Each bit stands for one of a step's 64 keys.
 [[nodiscard]] __device__ __forceinline__ uint64 bits_between(int begin, int end) {
   const int first = max(begin, 0), behind = min(end, kStepKeys);
   if (first >= behind) return 0;
@@ -33,7 +33,7 @@ static_assert(kStepKeys == 64);
   return key >= row.low && key < row.high && drawn;
 }
 
-// As sees(), for the keys of a step that starts at first_key: one bit for each key.
+// Returns one bit for each key of the step that starts at first_key: whether the row sees the key.
 [[nodiscard]] __device__ __forceinline__ uint64 seen_keys(const DecodeRow& row, int first_key) {
   const int drawn_from = row.first_drawn - first_key;
   // The arithmetic shift repeats the tree's last bit for all later keys
@@ -43,12 +43,12 @@ static_assert(kStepKeys == 64);
   return drawn & bits_between(row.low - first_key, row.high - first_key);
 }
 
-// Returns a score with ALiBi added. The result is rounded once, in every kernel.
+// Returns a score plus its ALiBi bias. Every kernel rounds the result only once.
 [[nodiscard]] __device__ __forceinline__ float with_slope(float score, const DecodeRow& row, int key) {
   return multiply_add(-(row.slope * kLog2E), fabsf(static_cast<float>(row.position - key)), score);
 }
 
-// A packed row of a piece.
+// A packed row of a piece. Packed rows are the rows of all query heads that share a key head.
 struct QueryRow {
   int64 index;  // index among the sequence's rows
   int64 head;   // head of q
@@ -62,7 +62,7 @@ struct QueryRow {
   }
 };
 
-// The keys [low, high), which all rows of the tile see.
+// Range [low, high) of keys that all rows of the tile see.
 struct KeysOfAll {
   int low, high;
 
@@ -78,7 +78,7 @@ template <class Config>
   return {last.low, min(first.high, first.first_drawn)};
 }
 
-// Returns what a row sees. A row at or after piece.num_rows does not exist, and sees nothing.
+// Returns the state of a row. A row at or behind piece.num_rows does not exist, and sees no key.
 [[nodiscard]] __device__ __forceinline__ DecodeRow row_of(const DecodeArgs& args, const DecodeSpan& span,
                                                           const DecodePiece& piece, int number) {
   constexpr int kMostKeys = 0x7fffffff;
@@ -105,8 +105,8 @@ template <class Config>
   return row;
 }
 
-// Loads the rows. All computing threads call it between two barriers of theirs, and call wait_for_rows() before the
-// second.
+// Loads q and the states of the piece's rows. All computing threads call it between two compute_barrier() calls, and
+// call wait_for_rows() before the second.
 template <class Config>
 __device__ __forceinline__ void load_rows(const DecodeArgs& args, const DecodeSpan& span, const DecodePiece& piece,
                                           char* q_rows, DecodeRow* rows) {
@@ -133,7 +133,7 @@ __device__ __forceinline__ void load_rows(const DecodeArgs& args, const DecodeSp
     }
   }
   if constexpr (Config::kAligned) cp_async_commit();
-  // The last threads do this, because they have the fewest chunks in a small tile
+  // The last threads compute the states, because they copy the fewest chunks of a small tile
   const int row = Sizes::kComputeThreads - 1 - thread;
   if (row < Sizes::kTileRows) rows[row] = row_of(args, span, piece, row);
 }

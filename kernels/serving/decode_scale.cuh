@@ -1,4 +1,4 @@
-// Conversion of products of q and k to scores.
+// Converts products of q and k to scores.
 #pragma once
 
 #include "../attention/score_transform.cuh"
@@ -6,18 +6,18 @@
 
 namespace attend {
 
-// The factors of scores.
+// Factors by which products are multiplied.
 struct DecodeScale {
-  float log2;    // scale log2(e), without a transform
-  float in_cap;  // scale / cap
-  float of_cap;  // cap log2(e); 0: no transform
+  float log2;    // scale log2(e), used without a transform
+  float in_cap;  // scale / cap, used with a transform
+  float of_cap;  // cap log2(e), or 0 without a transform
 
   [[nodiscard]] static __device__ __forceinline__ DecodeScale of(const DecodeArgs& args) {
     if (args.transform_cap == 0.0f) return {args.scale * kLog2E, 0.0f, 0.0f};
     const float in_cap = fmaxf(-kLargestFloat, fminf(kLargestFloat, args.scale / args.transform_cap));
     return {0.0f, in_cap, args.transform_cap * kLog2E};
   }
-  // Turns products into scores, in units of log2.
+  // Turns products into scores, in base 2: the scores are multiplied by log2(e).
   template <class Config, int kEights>
   __device__ __forceinline__ void apply(float (&s)[kEights][4]) const {
     if (of_cap == 0.0f) {

@@ -1,15 +1,17 @@
-// Assigns the work of a decode call to blocks: equal shares of the units of all items, in order.
+// Assigns the work of a decode call to blocks. The units of all items are divided into equal shares, in order.
 //
-// Work is numbered: sequence by sequence, item by item, unit by unit. Block b has the numbers [boundary(b), boundary(b
-// + 1)). A boundary is near b * share, at a place that cuts few nodes of the tree (decode_tree.cuh): preferably between
-// two items, otherwise at the unit that is a multiple of the highest power of two. Every block computes the same
-// boundaries from the lengths, which are known only on the device.
+// The units are numbered sequence by sequence and item by item. An item takes `numbers()` consecutive numbers, which
+// may be more than its units. Block b has the numbers [boundary(b), boundary(b + 1)). A boundary lies near b * share,
+// at a place that cuts few nodes of the tree (decode_tree.cuh). If possible, it lies between two items. Otherwise it is
+// the unit that is a multiple of the highest power of two. Every block computes the same boundaries from the sequence
+// lengths, which are available only on the device.
 //
-// kLeavesRoom: another kernel handles sequences with many rows, and runs at the same time. Then some blocks get no work
-// and end at once. Half of the blocks are enough to keep memory busy, and the other kernel uses the freed
-// multiprocessors.
+// If kLeavesRoom is set, another kernel runs at the same time and handles sequences with many rows. Some blocks then
+// get no work and end at once. Half of the blocks are enough to keep memory busy, and the other kernel uses the
+// multiprocessors of the ended blocks.
 //
-// This code runs once in a block, before its instructions are in any cache. So its cost is its instruction count.
+// This code runs once in a block, before its instructions are in any cache. So its duration depends on its number of
+// instructions.
 #pragma once
 
 #include "../common/warp_reduce.cuh"
@@ -19,7 +21,7 @@
 
 namespace attend {
 
-// Work is numbered in 32 bits unless Config::kManyUnits is set.
+// Type of the numbers that units are given. It has 32 bits unless Config::kManyUnits is set.
 template <bool kMany>
 struct DecodeNumberOf {
   using Type = int;
@@ -35,13 +37,13 @@ struct DecodeNumberOf<true> {
   }
 };
 
-// An item, and the numbers of its units in the work.
+// An item, and the range of numbers that it takes.
 template <class Number>
 struct DecodeItem {
   DecodeSpan span;
-  int index;     // index among the sequence's items
-  int of_each;   // numbers of every item; 0: items differ
-  Number first;  // number of its first unit
+  int index;     // index among the items of its sequence
+  int of_each;   // size of each item's range of numbers, if all are equal. Otherwise 0
+  Number first;  // number of the item's first unit
 
   [[nodiscard]] __device__ __forceinline__ int numbers() const { return of_each != 0 ? of_each : span.numbers; }
   [[nodiscard]] __device__ __forceinline__ Number end() const { return first + numbers(); }
@@ -56,11 +58,12 @@ struct DecodeSchedule {
 
   Number total;
   Number share;
-  Number slack;  // largest distance of a boundary from its ideal place
-  int of_each;   // DecodeItem::of_each
+  Number slack;  // largest distance between a boundary and a multiple of `share`
+  int of_each;   // value of DecodeItem::of_each for all items
 
-  // Computes the schedule by one warp. Returns the number of the block's begin in lane 0, and of its end in lane 1.
-  // `item` is set to the item that has this number or ends there. kept: room for the sequences, or null.
+  // Computes the schedule. One warp calls it. Returns the number at which the block's work begins in lane 0, and the
+  // number at which it ends in lane 1. Sets `item` to the item that has this number or ends there. `kept` is an array
+  // that receives the sequences, or null.
   [[nodiscard]] __device__ __forceinline__ Number make(const DecodeArgs& args, DecodeSequence* kept, Item& item) {
     const int lane = static_cast<int>(threadIdx.x) % kWarpThreads;
     const Run run = Run::of(args, kept, lane);
@@ -73,7 +76,7 @@ struct DecodeSchedule {
     }
     total = __shfl_sync(kAllLanes, sum, kWarpThreads - 1);
     const int blocks = Config::kLeavesRoom ? busy_blocks(run.left) : static_cast<int>(gridDim.x);
-    Number before = sum - run.numbers;  // the lane's first number
+    Number before = sum - run.numbers;  // number of the lane's first unit
     of_each = 0;
     if (most != least || !cut_equally(blocks, most)) {
       choose_share(blocks, most, most == least);
@@ -87,7 +90,7 @@ struct DecodeSchedule {
     const int owner = max(__ffs(static_cast<int>(owners)) - 1, 0);
     const Number first = __shfl_sync(kAllLanes, before, owner);
     const int sequence = __shfl_sync(kAllLanes, run.begin, owner);
-    __syncwarp();  // waits until the sequences have been stored in `kept`
+    __syncwarp();  // waits until the sequences have been stored in `kept`; find() may then read them
     if (lane > 1 || owners == 0) return total;
     const Number ideal = lane == 0 ? begin : end;
     item.of_each = of_each;
@@ -95,22 +98,23 @@ struct DecodeSchedule {
     return item.first + snapped(item, ideal);
   }
 
-  // Returns the actual boundary for an ideal number near or in the item, as a distance from the item's first unit.
+  // Returns the boundary for an ideal number that lies in the item or near it, as a distance from the item's first
+  // unit.
   [[nodiscard]] __device__ __forceinline__ int snapped(const Item& item, Number ideal) const {
     const int begin = item.span.begin_unit, numbers = item.numbers();
     if (ideal - slack <= item.first) return 0;
     if (ideal + slack >= item.end()) return numbers;
     const int low = begin + static_cast<int>(ideal - slack - item.first) - 1;
     const int high = begin + static_cast<int>(ideal + slack - item.first);
-    const int bits = 31 - __clz(low ^ high);  // low and high agree above this bit: gives the number in (low, high] with
-                                              // the most trailing zero bits
+    const int bits = 31 - __clz(low ^ high);  // The bits of low and high above this one are equal. So the line below
+                                              // yields the number in (low, high] that has the most trailing zero bits
     int unit = high >> bits << bits;
     const int level = leaf_level(unit, kLeafShift);
     unit = (unit + (1 << level >> 1)) >> level << level;
     return unit - begin < item.span.units() ? max(unit - begin, 0) : numbers;
   }
 
-  // Moves to the next item. Returns false if the arrays have no further item.
+  // Moves to the next item. Returns false if there is no further item.
   [[nodiscard]] static __device__ __forceinline__ bool advance(const DecodeArgs& args, const DecodeSequence* kept,
                                                                Item& item) {
     item.first = item.end();
@@ -126,12 +130,12 @@ struct DecodeSchedule {
  private:
   static constexpr int kMostUnits = 0x7fffffff;
 
-  // The sequences that one lane counts.
+  // The sequences that one lane counts, and the results of counting.
   struct Run {
     int begin;
-    int most, least;  // most and least numbers of an item
-    Number numbers;   // numbers of all its work
-    float left;       // kLeavesRoom: the other kernel's work, in row tiles times units
+    int most, least;  // largest and smallest size of an item's range of numbers
+    Number numbers;   // size of the range of numbers of all items
+    float left;       // work of the other kernel, in row tiles times units. Set only with kLeavesRoom
 
     [[nodiscard]] static __device__ __forceinline__ Run of(const DecodeArgs& args, DecodeSequence* kept, int lane) {
       const int all = static_cast<int>(args.num_sequences), each = (all + kWarpThreads - 1) / kWarpThreads;
@@ -154,14 +158,15 @@ struct DecodeSchedule {
     }
   };
 
-  // Returns the work of a sequence that is left to the other kernel, whose tiles have 128 rows of one head.
+  // Returns the work of a sequence that the other kernel computes. A tile of that kernel has 128 rows of one head.
   [[nodiscard]] static __device__ __forceinline__ float work_of_rows(const DecodeArgs& args, const DecodeSpan& span) {
     if (span.seqlen_q <= 0) return 0.0f;
     const float tiles = ceilf(static_cast<float>(span.seqlen_q) / 128.0f);
     return tiles * static_cast<float>(args.num_heads_k * args.group) * static_cast<float>(units_to(span.seqlen_k));
   }
-  // Returns the number of blocks that get work: few enough that both kernels end together, but enough to keep memory
-  // busy. On the full GPU, a unit takes the other kernel about two thirds of the time that it takes this one.
+  // Returns the number of blocks that get work. The number is chosen so that the two kernels end together, but it is
+  // large enough to keep memory busy. On the full GPU, the other kernel computes a unit in about two thirds of this
+  // kernel's time.
   [[nodiscard]] __device__ __forceinline__ int busy_blocks(float left_of_lane) const {
     constexpr float kUnit = 0.65f, kLeast = 0.55f;
     float left = left_of_lane;
@@ -178,7 +183,7 @@ struct DecodeSchedule {
     return DecodeSpan::of(args, s, DecodeSequence::of(args, s, kept), kRowShift, kLeafShift);
   }
 
-  // Finds the item that has a number. The search starts at a sequence whose first number is `first`.
+  // Finds the item that has the number `number`. The search starts at `sequence`, whose first number is `first`.
   static __device__ __forceinline__ void find(const DecodeArgs& args, const DecodeSequence* kept, int sequence,
                                               Number first, Number number, Item& item) {
 #pragma unroll 1
@@ -188,26 +193,26 @@ struct DecodeSchedule {
       if (number - first < of_sequence || sequence + 1 >= args.num_sequences) break;
       first += of_sequence;
     }
-    // A previous kernel may still write the offsets. Until then they may hold any values, even more items than can be
-    // numbered. The clamp ensures that the item exists
+    // A previous kernel may still be writing the offsets of sequences. Until it has finished, they may hold any values,
+    // and more items may result than can be numbered. The clamp ensures that the item exists
     const uint32 index = static_cast<uint32>(Numbers::divide(number - first, item.numbers()));
     item.index = static_cast<int>(min(index, static_cast<uint32>(max(item.span.items, 1) - 1)));
     item.first = first + static_cast<Number>(item.index) * item.numbers();
   }
 
-  // Returns the least share that pays. Merging a node of another block takes about a quarter of the time of computing a
-  // unit. So a share is at least 2^n with 4 * 4^n >= most, and at least a leaf.
+  // Returns the smallest share that is worthwhile. Merging a node of another block takes about a quarter of the time of
+  // computing a unit. So a share is at least 2^n with 4 * 4^n >= most, and at least one leaf.
   [[nodiscard]] static __device__ __forceinline__ int least_share(int most) {
     if (most <= 1) return 1;
     const int bits = 32 - __clz(most - 1);  // exponent of the next power of two
     return 1 << max((bits - 1) / 2, leaf_level(most - 1, kLeafShift));
   }
 
-  // Extra time of a block that has parts of two items, in units.
+  // Extra time of a block that has parts of two items, measured in units.
   static constexpr int kUnitsOfTwoParts = 5;
-  // Handles a few items of equal length. It cuts each into equal parts, one for each available block, if the shares do
-  // not grow much. Then no block has parts of two items. The length of a part has few binary digits, so that few nodes
-  // begin and end in it. Returns false, and changes nothing, if this does not pay.
+  // Tries to cut each item into equal parts, one for each available block. This suits a few items of equal length. No
+  // block then has parts of two items. The length of a part has few binary digits, so that few nodes begin and end in
+  // it. Returns false, and changes nothing, if the shares would grow too much.
   [[nodiscard]] __device__ __forceinline__ bool cut_equally(int blocks, int most) {
     if (total <= 0 || total >= kMostOfSmall) return false;
     const int numbers = static_cast<int>(total), parts = small_quotient(blocks, small_quotient(numbers, most));
@@ -225,20 +230,20 @@ struct DecodeSchedule {
     return true;
   }
   // Divides numbers below kMostOfSmall with a quarter of the instructions of an integer division. The error of the
-  // float quotient is too small to change the integer part.
+  // float quotient is too small to change the integer result.
   static constexpr int kMostOfSmall = 1 << 20;
   [[nodiscard]] static __device__ __forceinline__ int small_quotient(int value, int divisor) {
     return static_cast<int>(__fdividef(static_cast<float>(value) + 0.5f, static_cast<float>(divisor)));
   }
 
-  // most: numbers of the largest item.
+  // Sets the share and the slack. `most` is the size of the largest item's range of numbers.
   __device__ __forceinline__ void choose_share(int blocks, int most, bool all_alike) {
     share = max(Numbers::divide(total + (blocks - 1), blocks), static_cast<Number>(least_share(most)));
     slack = share / 32;
     if (total == 0) return;
-    // Slightly fewer blocks keep memory equally busy
+    // With slightly fewer blocks, memory is equally busy
     const Number largest = share + static_cast<Number>(static_cast<uint64>(share) / 24);
-    if (all_alike) {  // full items, if that is no worse
+    if (all_alike) {  // share of complete items, if it is not larger
       const Number whole = Numbers::divide(share + (most - 1), most) * most;
       if (whole <= largest) {
         share = whole;

@@ -1,7 +1,8 @@
-// The contents of a call's arrays for one sequence.
+// Lengths and offsets of one sequence, read from the arrays of a call.
 //
-// A block makes its schedule while the previous kernel still runs, which may write these arrays. So the block keeps the
-// values that it read, and makes the schedule again if they have changed when that kernel has ended.
+// A block computes its schedule while the previous kernel still runs. That kernel may write the arrays. So the block
+// keeps the values that it read. If they have changed when that kernel has ended, the block computes the schedule
+// again.
 #pragma once
 
 #include "../common/warp_reduce.cuh"
@@ -11,10 +12,10 @@
 namespace attend {
 
 struct DecodeSequence {
-  int q_begin, seqlen_q;  // its rows; q_begin is their first row in packed q
+  int q_begin, seqlen_q;  // number of query rows, and index of the first of them in packed q
   int cache_row;
-  int seqlen_k;  // -1: dead
-  int first_key;
+  int seqlen_k;   // -1 if the sequence is dead
+  int first_key;  // first visible key
 
   [[nodiscard]] static __device__ __forceinline__ DecodeSequence of(const DecodeArgs& args, int s) {
     DecodeSequence sequence = {0, static_cast<int>(args.max_seqlen_q)};
@@ -29,7 +30,7 @@ struct DecodeSequence {
     sequence.first_key = static_cast<int>(attend::first_key(args.cache, s));
     return sequence;
   }
-  // Returns the kept sequence, or reads the arrays if none are kept.
+  // Returns the kept sequence s. If none are kept, reads the arrays.
   [[nodiscard]] static __device__ __forceinline__ DecodeSequence of(const DecodeArgs& args, int s,
                                                                     const DecodeSequence* kept) {
     return kept != nullptr ? kept[s] : of(args, s);
@@ -41,10 +42,10 @@ struct DecodeSequence {
   }
 };
 
-// Most sequences that are kept. If there are more, none is kept.
+// Largest number of sequences that are kept. If there are more, none are kept.
 constexpr int kDecodeKept = 128;
 
-// Returns whether the arrays' contents differ from the kept ones. One warp calls it.
+// Returns whether the arrays' contents differ from the kept values. One warp calls it.
 [[nodiscard]] __device__ __forceinline__ bool have_changed(const DecodeArgs& args, const DecodeSequence* kept,
                                                            int lane) {
   bool changed = false;

@@ -1,13 +1,13 @@
-// The tile of a decode kernel, and the shared memory of its block. The host uses this file to request the bytes, the
-// device to lay them out.
+// Tile of a decode kernel, and layout of its block's shared memory. The host computes the number of bytes from this
+// file. The device computes the addresses from it.
 //
-// A step is 64 keys. Loading warps copy its keys, then its values, into slots of a ring. A team of four warps computes
-// the step: each warp has 16 of the keys in the product with q, and a quarter of the columns in the product with v. A
-// block has one or two teams, and each team has its own query rows.
+// A step is 64 keys. Loading warps copy the step's keys, and then its values, into slots of a ring. A team of four
+// warps computes the step. Each warp multiplies 16 of the keys by q, and multiplies p by a quarter of the columns of v.
+// A block has one or two teams. Each team has different query rows.
 //
-// by_warpgroup: a block has two teams instead, which have the same 64 query rows. In a team each warp has 16 of the
-// rows. With column_parts of 1 the teams compute different leaves. With column_parts of 2 they compute the same leaf,
-// and each has half of the columns of o.
+// If by_warpgroup is set, a block has two teams that have the same 64 query rows. Each warp of a team has 16 of these
+// rows. If column_parts is 1, the two teams compute different leaves of the tree (decode_tree.cuh). If column_parts is
+// 2, they compute the same leaf, and each team has half of the columns of o.
 #pragma once
 
 #include "../common/tile_sizes.cuh"
@@ -20,44 +20,45 @@ constexpr int kTeamWarps = 4;
 constexpr int kWarpKeys = 16;
 constexpr int kStepKeys = kTeamWarps * kWarpKeys;
 constexpr int kDecodeLoadWarps = 2;
-constexpr int kDecodeToldBytes = 16;   // size of DecodeTold: the warps' messages to each other
-constexpr int kDecodeRowBytes = 32;    // state of a query row
-constexpr int kDecodeListedBytes = 8;  // an entry in the list of nodes that a block merges
+constexpr int kDecodeToldBytes = 16;   // size of DecodeTold, which holds messages between the warps
+constexpr int kDecodeRowBytes = 32;    // size of DecodeRow, the state of a query row
+constexpr int kDecodeListedBytes = 8;  // size of an entry in the list of nodes that a block merges
 constexpr int kDecodeListed = 32 * kDecodeInnerNodes;
-constexpr int kDecodeAskedBytes = 16;    // size of DecodeAskedKey: a loading lane's key of an upcoming step
-constexpr int kDecodeCursorBytes = 160;  // room for a cursor, or the schedule
+constexpr int kDecodeAskedBytes = 16;    // size of DecodeAskedKey: one loading lane's key of an upcoming step
+constexpr int kDecodeCursorBytes = 160;  // room for a cursor (DecodeCursor) or the schedule (DecodeSchedule)
 
 struct DecodeTile {
   int q_bytes;      // bytes of an element of q and o
   int cache_bytes;  // bytes of an element of k and v
   int head_dim;
   int head_dim_v;
-  int values_are_keys;  // v is the first columns of k
-  int has_boxes;        // the copy engine (TMA) copies keys and values in boxes
-  int by_warpgroup;     // two warpgroups multiply a tile of 64 query rows by a step's keys
-  int column_parts;     // 2: by_warpgroup, and each warpgroup has half of the columns of o
-  int rows;             // rows of a team: a multiple of 8
+  int values_are_keys;  // 1 if v is the first columns of k (multi-head latent attention)
+  int has_boxes;        // 1 if the copy engine (TMA) copies keys and values. A box is the rectangle of one copy
+  int by_warpgroup;     // 1 if warpgroups compute with wgmma, for 64 query rows
+  int column_parts;     // 2 if each of two warpgroups has half of the columns of o, otherwise 1
+  int rows;             // query rows of a team, a multiple of 8
   int row_parts;        // number of teams with different rows, 1 or 2
-  int half_rows;        // the tile of 8 rows has at most 4 in use
-  int slots;            // slots of the ring, each for the keys or the values of a step
-  int stack_nodes;      // nodes of the stack in shared memory
+  int half_rows;        // 1 if the tile has 8 rows, and at most 4 of them are in use
+  int slots;            // number of ring slots. A slot holds the keys or the values of a step
+  int stack_nodes;      // number of tree nodes for which the stack has room in shared memory
 };
 
-// Bytes read from memory for a step.
+// Bytes of keys and values that a step reads from memory.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_step_bytes(const DecodeTile& t) {
   return (t.head_dim + (t.values_are_keys != 0 ? 0 : t.head_dim_v)) * t.cache_bytes * kStepKeys;
 }
-// For a step of this size, computing takes as long as reading the step from memory.
+// If a step has this number of bytes, computing it takes as long as reading it from memory.
 constexpr int kDecodeEvenStep = 32 * 1024;
 
-// Whether the block multiplies the next step's keys during the current step. This uses three slots at once. It pays if
-// few blocks run and computing is slower than memory (leaves_room). Otherwise a free slot is worth more.
+// Whether the block multiplies the next step's keys by q during the current step. Such a block uses three slots at
+// once. This is faster if few blocks run and computing is slower than memory (leaves_room). Otherwise the third slot is
+// more useful for a copy in flight.
 constexpr int kDecodeSlotsAhead = 3;
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool decode_wants_to_work_ahead(const DecodeTile& t, bool leaves_room) {
   return leaves_room && t.q_bytes == 2 && t.rows <= 16;
 }
 
-// Number of threads that share one state.
+// Number of threads that hold one state together.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_state_threads(const DecodeTile& t) {
   return kTeamWarps * t.row_parts * t.column_parts * 32;
 }
@@ -74,8 +75,8 @@ constexpr int kDecodeSlotsAhead = 3;
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_busy_threads(const DecodeTile& t) {
   return decode_compute_threads(t) + kDecodeLoadWarps * 32;
 }
-// Whether the block moves registers between warpgroups, which happens with column_parts of 2. Only complete warpgroups
-// can change their register counts, so the block gets two idle warps.
+// Whether the block moves registers from some warpgroups to others, which it does if column_parts is 2. Only complete
+// warpgroups can change their register counts, so the block then has two idle warps.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool decode_moves_registers(const DecodeTile& t) {
   return t.column_parts > 1;
 }
@@ -84,16 +85,18 @@ constexpr int kDecodeSlotsAhead = 3;
   return decode_moves_registers(t) ? round_up(decode_busy_threads(t), kWarpgroupThreads) : decode_busy_threads(t);
 }
 
-// Bytes from one row of a tile to the next: an odd number of 16-byte chunks, so that neighbouring rows lie in different
-// banks. Columns are padded to `multiple`.
+// Bytes from one row of a tile to the next. This is an odd number of 16-byte chunks, so that neighbouring rows lie in
+// different banks. Columns are padded to a multiple of `multiple`.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_row_bytes(int columns, int bytes, int multiple) {
   return (ceil_div(round_up(columns, multiple) * bytes, 16) | 1) * 16;
 }
-// Whether keys and values lie in panels, the layout that the copy engine writes and wgmma reads: decode_slot.cuh
+// Whether keys and values lie in panels of 128-byte rows, the layout that the copy engine writes and wgmma reads
+// (decode_slot.cuh).
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool decode_has_panels(const DecodeTile& t) {
   return t.has_boxes != 0 || t.by_warpgroup != 0;
 }
-// Bytes of a row of keys or values in a slot. Columns are padded to the tile of a product, and to full panels.
+// Bytes of a row of keys or values in a slot. Columns are padded to a multiple of 16, the width of a product's tile,
+// and to complete panels.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_slot_row_bytes(int columns, int bytes, bool has_panels) {
   return round_up(round_up(columns, 16) * bytes, has_panels ? kSwizzleBytes : 1);
 }
@@ -102,8 +105,8 @@ constexpr int kDecodeSlotsAhead = 3;
   const int v_row = decode_slot_row_bytes(t.head_dim_v, t.cache_bytes, decode_has_panels(t));
   return kStepKeys * (t.values_are_keys != 0 || k_row > v_row ? k_row : v_row);
 }
-// Row pitches and sizes of q, and of the probabilities of a step, over the rows of all teams. by_warpgroup: q lies in
-// panels with rows of 128 bytes, and probabilities stay in registers.
+// Row pitch and size of q, and row pitch of a step's probabilities, in bytes. The size covers the rows of all teams. If
+// by_warpgroup is set, q lies in panels with rows of 128 bytes, and probabilities stay in registers.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_q_row(const DecodeTile& t) {
   return t.by_warpgroup != 0 ? round_up(t.head_dim * t.q_bytes, kSwizzleBytes)
                              : decode_row_bytes(t.head_dim, t.q_bytes, 32);
@@ -115,7 +118,8 @@ constexpr int kDecodeSlotsAhead = 3;
   return t.by_warpgroup != 0 ? 0 : decode_row_bytes(kStepKeys, t.q_bytes, 16);
 }
 
-// Number of 16-column tiles of o, and number of those in one warp: warp w has the tiles w, w + 4, ...
+// Number of 16-column tiles of o, and the largest number of them in one warp. Warp w of a team has the tiles w, w + 4,
+// and so on.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_column_tiles(const DecodeTile& t) {
   return ceil_div(t.head_dim_v, 16);
 }
@@ -123,32 +127,35 @@ constexpr int kDecodeSlotsAhead = 3;
   return ceil_div(decode_column_tiles(t), kTeamWarps);
 }
 
-// Columns of o of a warpgroup.
+// Number of columns of o that a warpgroup has.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_warpgroup_columns(const DecodeTile& t) {
   return round_up(ceil_div(t.head_dim_v, t.column_parts), kPanelColumns);
 }
-// Number of partial sums of a row in a warpgroup's thread. With one column part there is one for each set of key
-// positions, to match the sums of a team's threads. Otherwise there is one.
+// Number of partial sums of p that a thread of a warpgroup holds for each row. If column_parts is 1, the thread has one
+// sum for each set of key positions that a thread of a team adds up. Results are then bit-identical to those of a team.
+// Otherwise the thread has one sum.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_warpgroup_sums(const DecodeTile& t) {
   return t.column_parts > 1 ? 1 : 2 * kTeamWarps;
 }
 
-// Floats of a thread's share of a state: o, then the maxima and sums of its two rows in every group of eight.
-// by_warpgroup: the maxima of its two rows, their sums, and o (decode_warpgroup_state.cuh).
+// Number of floats of a thread's share of a state. A share consists of o, and of the maxima and sums of two rows in
+// each group of eight. If by_warpgroup is set, it consists of the maxima and sums of the thread's two rows, and of o
+// (decode_warpgroup_state.cuh).
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_state_floats(const DecodeTile& t) {
   return t.by_warpgroup != 0 ? decode_warpgroup_columns(t) / 2 + 2 + 2 * decode_warpgroup_sums(t)
                              : (decode_owned_tiles(t) + 1) * (t.rows / 8) * 4;
 }
-// Floats of a thread's share of a node: those of a state, or with half_rows those of one of its two rows.
+// Number of floats of a thread's share of a node. This is a share of a state, or one of its two rows if half_rows is
+// set.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_share_floats(const DecodeTile& t) {
   return t.half_rows != 0 ? decode_owned_tiles(t) * 2 + 2 : decode_state_floats(t);
 }
-// Packets of a thread's share of a node. A packet has three floats and a tag.
+// Number of packets of a thread's share of a node. A packet has three floats and a tag.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_node_packets(const DecodeTile& t) {
   return ceil_div(decode_share_floats(t), 3);
 }
-// Whether a node is too large for the ring. Such a node lies in device memory, in the layout of stack nodes, and has a
-// tag for each warp (decode_large_nodes.cuh).
+// Whether a node is too large for the ring. Such a node is exchanged through device memory, in the layout of stack
+// nodes, and has a tag for each warp (decode_large_nodes.cuh).
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool decode_has_large_nodes(const DecodeTile& t) {
   return t.column_parts > 1;
 }
@@ -160,50 +167,51 @@ constexpr int kDecodeSlotsAhead = 3;
   return (ceil_div(decode_state_floats(t), 4) * 16 + 4) * decode_state_threads(t);
 }
 
-// Tags of a large node, one word each. The tags of all nodes follow the storage's header. No layout with large nodes
-// puts other data there, so data of an earlier call cannot pass for a tag.
+// Number of tags of a large node, one 32-bit word each. The tags of all nodes follow the storage's header. Layouts
+// without large nodes leave these bytes unused, so data of an earlier call cannot be mistaken for a tag.
 constexpr int kDecodeTagsOfNode = 8;
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_tag_bytes(int blocks) {
   constexpr int kLine = 128;
   return round_up(blocks * kDecodeNodesOfBlock * kDecodeTagsOfNode * 4, kLine);
 }
 
-// Whether any node of the stack may lie in device memory. This holds if shared memory has room for only a few nodes:
-// decode_stack.cuh
+// Whether nodes of the stack may lie in device memory. They do if shared memory has room for only a few nodes
+// (decode_stack.cuh).
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool decode_shares_small_nodes(const DecodeTile& t) {
   constexpr int kFew = 2;
   return t.by_warpgroup != 0 || t.stack_nodes <= kFew;
 }
 
-// The tree's leaves are 2^shift times as long (decode_tree.cuh) if merging a node takes as long as several steps. The
-// shift does not depend on the tile's rows, if tiles of several row counts must give the same bits.
+// The leaves of the tree are 2^shift times as long if merging a node takes as long as several steps (decode_tree.cuh).
+// Tiles of several row counts must give bit-identical results, so the shift does not depend on the number of rows.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_leaf_shift(const DecodeTile& t) {
   constexpr int kLongColumns = 512;
   return t.column_parts > 1 ? 5 : t.head_dim_v >= kLongColumns ? 2 : 0;
 }
 
-// Bytes of the ring. Once its slots have been read, the ring receives nodes of other blocks, so it holds at least one,
-// unless nodes are large.
+// Bytes of the ring. After all its slots have been read, the ring receives nodes of other blocks. So it has room for at
+// least one node, unless nodes are large.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_ring_bytes(const DecodeTile& t) {
   const int slots = t.slots * decode_slot_bytes(t), node = decode_has_large_nodes(t) ? 0 : decode_node_bytes(t);
   return slots > node ? slots : node;
 }
 
-// Number of steps by which a loading warp reads the page table ahead of its copies: one more than the ring holds.
-// Waiting for a table entry also waits for copies of older steps. That costs nothing, because those copies must land
-// before their slots can be filled again.
+// Number of steps by which a loading warp reads the page table ahead of its copies. This is one step more than the ring
+// holds. Waiting for an entry of the table also waits for the copies of earlier steps. The wait costs nothing, because
+// those copies must arrive before their slots can be filled again.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_asked_steps(const DecodeTile& t) {
   return (t.values_are_keys != 0 ? t.slots : ceil_div(t.slots, 2)) + 1;
 }
 
-// Numbers that a team's warps share in a step: for each row and warp, the maximum or the sum over the warp's keys.
+// Number of floats that a team's warps exchange in a step: for each row and warp, the maximum or the sum over the
+// warp's keys.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_team_stats(const DecodeTile& t) {
   return kTeamWarps * t.rows;
 }
 
-// Parts of a slot's columns, each with its own barriers. Part 0 is the columns of values of the first warpgroup, and
-// part 1 the rest. So products start before all columns of a step have arrived, and part 0 can be refilled before part
-// 1 has been read.
+// Number of column parts of a slot. Each part has separate barriers. Part 0 holds the values' columns of the first
+// warpgroup, and part 1 holds the other columns. So products can start before all columns of a step have arrived, and
+// part 0 can be refilled before part 1 has been read.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_slot_parts(const DecodeTile& t) {
   return t.column_parts;
 }

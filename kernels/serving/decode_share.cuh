@@ -1,20 +1,21 @@
-// A thread's share of the nodes that blocks exchange. Usually it is the thread's state. With kHalfRows only half of the
-// lanes have rows, so each of them passes its second row to a free lane, and a share is the state of one row.
+// A thread's share of the nodes that blocks exchange. Usually this is the thread's share of the state. If kHalfRows is
+// set, only half of the lanes have rows. Each of these lanes passes its second row to a free lane, so a share is the
+// state of one row.
 #pragma once
 
 #include "decode_state.cuh"
 
 namespace attend {
 
-// One of the two rows of a lane's state.
+// State of one of the two rows of a lane.
 template <class Config>
 struct DecodeRowState {
-  static constexpr int kColumns = DecodeSizes<Config>::kOwned * 2;  // columns of o
+  static constexpr int kColumns = DecodeSizes<Config>::kOwned * 2;  // number of columns of o in a lane
   static constexpr int kFloats = kColumns + 2;
   static constexpr bool kMergesInPieces = false;
   static_assert(kFloats == decode_share_floats(DecodeSizes<Config>::kTile));
 
-  float value[round_up(kFloats, 4)];  // the columns, the maximum, the sum
+  float value[round_up(kFloats, 4)];  // the columns of o, then the row maximum, then the row sum
 
   [[nodiscard]] __device__ __forceinline__ float& row_max() { return value[kColumns]; }
   [[nodiscard]] __device__ __forceinline__ float& row_sum() { return value[kColumns + 1]; }
@@ -41,7 +42,7 @@ struct DecodeRowState {
     both.row_sum(0, row) = value[kColumns + 1];
   }
 
-  // Merges the state of preceding keys into this one, bit-identically to DecodeState::merge().
+  // Merges the state of the preceding keys into this one. The result is bit-identical to DecodeState::merge().
   __device__ __forceinline__ void merge(DecodeRowState before) {
     const float top = fmaxf(before.row_max(), row_max()), base = exponent_base(top);
     const float of_before = exp2_fast(before.row_max() - base), own = exp2_fast(row_max() - base);
@@ -61,15 +62,17 @@ struct DecodeShareFor {
 template <class Config>
 struct DecodeShareFor<Config, true> {
   using Type = DecodeRowState<Config>;
-  // Distance to the lane that has the second row of a lane's state.
+  // Distance between a lane and the lane that holds its second row.
   static constexpr int kSecondRow = 2;
 
-  // Returns the row of a lane's share. Lane 0 has the rows 0 and 1 of the state, lane 1 the rows 2 and 3.
+  // Returns the row of a lane's share. For example, the state of lane 0 has the rows 0 and 1, and the state of lane 1
+  // the rows 2 and 3.
   [[nodiscard]] static __device__ __forceinline__ int row_of(int lane) {
     const int in_four = lane % 4;
     return in_four % kSecondRow * 2 + in_four / kSecondRow;
   }
-  // Returns a lane's state from its share and that of the lane with its second row. Needs full warps.
+  // Combines a lane's share with the share of the lane that has its second row, and returns the lane's state. All lanes
+  // of a warp must call it.
   [[nodiscard]] static __device__ __forceinline__ DecodeState<Config> state_of(const Type& share) {
     DecodeState<Config> state = DecodeState<Config>::empty();
     Type second = share;

@@ -1,7 +1,7 @@
-// A sequence as a decode kernel handles it, and an item of its work: a key head with a tile of query rows.
+// A sequence as a decode kernel handles it. An item of its work is a tile of query rows for one key head.
 //
-// Rows are packed: row r of a sequence and key head is query row r / group of head r % group in the key head's group.
-// So each key is read once for all heads of the group.
+// Rows are packed. Packed row r of a sequence and key head is query row r / group, for head r % group of the query
+// heads that share the key head. So each key is read once for all these heads.
 #pragma once
 
 #include "../attention/key_range.cuh"
@@ -10,7 +10,8 @@
 
 namespace attend {
 
-// unit_of() returns the unit that has a key, units_to() the number of units that the first `keys` keys fill.
+// unit_of() returns the unit that contains a key. units_to() returns the number of units that the first `keys` keys
+// fill.
 [[nodiscard]] __device__ __forceinline__ int unit_of(int key) {
   return static_cast<int>(static_cast<uint32>(key) / kStepKeys);
 }
@@ -21,19 +22,21 @@ namespace attend {
 struct DecodeSpan {
   int index;  // index of the sequence
   int cache_row;
-  int batch;    // entry of q, o and lse
-  int q_begin;  // the sequence's first row there
+  int batch;    // batch entry of q, o and lse
+  int q_begin;  // first row of the sequence in this batch entry
   int seqlen_q;
-  int seqlen_k;   // 0 for a dead sequence
-  int first_key;  // keys before it are hidden
-  int begin_key;  // the rows may see the keys [begin_key, end_key)
+  int seqlen_k;   // 0 if the sequence is dead
+  int first_key;  // first key after the left padding; keys before it are hidden
+  int begin_key;  // the rows see only keys in [begin_key, end_key)
   int end_key;
-  int begin_unit;  // units that the rows may see; if they see no key, one empty unit
+  int begin_unit;  // units [begin_unit, end_unit) that the rows may see. If the rows see no key, the range is one empty
+                   // unit
   int end_unit;
-  int tiles;  // row tiles
-  int items;  // 0 if there are no rows, or more than DecodeArgs::most_rows
-  // Numbers of the work of an item: its units, rounded up to a full last leaf. So boundaries at multiples of a share
-  // fall between items, and few blocks have parts of two items, for every length.
+  int tiles;  // number of row tiles for each key head
+  int items;  // number of items. 0 if there are no rows, or more than DecodeArgs::most_rows
+  // Size of an item's range in the numbering of the work (decode_schedule.cuh). This is its number of units, rounded up
+  // to a complete last leaf. So boundaries at multiples of a share fall between items, and few blocks have parts of two
+  // items, for every length.
   int numbers;
   bool dead;
 
@@ -41,14 +44,14 @@ struct DecodeSpan {
   [[nodiscard]] __device__ __forceinline__ WindowMask window(const DecodeArgs& args) const {
     return {seqlen_q, seqlen_k, args.window_left, args.window_right};
   }
-  // Returns the keys that at least one of the query rows [begin, end) may see.
+  // Returns the range of keys that at least one of the query rows [begin, end) may see.
   [[nodiscard]] __device__ __forceinline__ KeyRange keys_of_rows(const DecodeArgs& args, int64 begin, int64 end) const {
     const KeyRange keys = window(args).rows(begin, end);
     const int64 first = keys.begin > first_key ? keys.begin : first_key;
     return {first, keys.end > first ? keys.end : first};
   }
 
-  // Returns the span of a sequence. A tile has 2^row_shift packed rows. leaf_shift: see decode_tree.cuh.
+  // Returns the span of a sequence. A tile has 2^row_shift packed rows. See decode_tree.cuh for leaf_shift.
   [[nodiscard]] static __device__ __forceinline__ DecodeSpan of(const DecodeArgs& args, int s,
                                                                 const DecodeSequence& sequence, int row_shift,
                                                                 int leaf_shift) {
@@ -62,7 +65,8 @@ struct DecodeSpan {
     span.seqlen_k = max(sequence.seqlen_k, 0);
     span.first_key = sequence.first_key;
     if (span.seqlen_q <= 0 || (static_cast<uint32>(span.seqlen_q) > args.most_rows && !span.dead)) return span;
-    // The last row sees the last key, because masks align bottom right. The first row sees farthest to the left
+    // The last row sees the last key, because masks are aligned at the bottom right. The first row sees the leftmost
+    // key
     span.begin_key = span.first_key;
     if (args.window_left >= 0) {
       const int64 left = static_cast<int64>(span.seqlen_k) - span.seqlen_q - args.window_left;

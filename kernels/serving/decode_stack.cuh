@@ -1,27 +1,27 @@
-// The stack of a block's nodes: a few in shared memory, the others in device memory.
+// The stack of a block's tree nodes. Some nodes lie in shared memory, and the others in device memory.
 #pragma once
 
 #include "decode_state.cuh"
 
 namespace attend {
 
-// Places the stack's first nodes in shared memory.
+// Keeps the first kNodes nodes of the stack in shared memory.
 template <int kNodes>
 struct FirstNodesShared {
   [[nodiscard]] __device__ __forceinline__ bool is_shared(int index) const { return index < kNodes; }
   [[nodiscard]] __device__ __forceinline__ int in_shared(int index) const { return index; }
   [[nodiscard]] static __device__ __forceinline__ int in_device(int index) { return index - kNodes; }
-  // Chooses the place of a node that is about to be pushed. Returns whether it is in shared memory. merges: number of
-  // merges that formed the node.
+  // Chooses the place of a node before it is pushed. Returns whether the node lies in shared memory. The second
+  // argument is the number of merges that formed the node.
   [[nodiscard]] __device__ __forceinline__ bool take(int index, int) { return is_shared(index); }
   __device__ __forceinline__ void give(int) {}
 };
 
-// Used if only a few nodes fit into shared memory. A node of many leaves is needed late, so it leaves room there for
-// nodes that are needed soon.
+// Used if shared memory has room for only a few nodes. A node of many leaves is read late, so some room in shared
+// memory is kept free for nodes that are read soon.
 template <int kNodes>
 struct SmallNodesShared {
-  uint64 shared = 0;  // one bit for each node
+  uint64 shared = 0;  // one bit for each node of the stack: whether it lies in shared memory
 
   [[nodiscard]] __device__ __forceinline__ bool is_shared(int index) const { return (shared >> index & 1) != 0; }
   [[nodiscard]] __device__ __forceinline__ int in_shared(int index) const {
@@ -46,8 +46,8 @@ struct DecodeStackPlaces<kNodes, true> {
   using Type = SmallNodesShared<kNodes>;
 };
 
-// Nodes of the tree that wait for their right neighbour, in the order of their keys. Each thread accesses only its own
-// share.
+// Nodes of the tree that wait for their right neighbour, in the order of their keys. Each thread accesses only its
+// share of a node.
 template <class Config, class OfThread = DecodeState<Config>>
 class DecodeStack {
  public:
@@ -55,16 +55,16 @@ class DecodeStack {
   using Places =
       typename DecodeStackPlaces<Config::kStackNodes, decode_shares_small_nodes(DecodeSizes<Config>::kTile)>::Type;
 
-  // shared, device: the block's parts of the stack in the two memories.
+  // `shared` and `device` are the block's memory for the stack in shared memory and in device memory.
   __device__ __forceinline__ DecodeStack(char* shared, char* device) : shared_(shared), device_(device) {}
 
-  // Returns an empty stack in the same memory.
+  // Returns an empty stack that uses the same memory.
   template <class Other>
   [[nodiscard]] __device__ __forceinline__ DecodeStack<Config, Other> again() const {
     return {shared_, device_};
   }
 
-  // The state of the stack except the nodes, for handing the stack to other threads.
+  // State of the stack without the nodes. One thread passes this state to another that continues with the stack.
   struct Control {
     Places places;
     int count, top_begin;
@@ -77,7 +77,7 @@ class DecodeStack {
   }
 
   // Merges a node with its complete left neighbours on the stack. The node begins at unit `begin`, after all nodes of
-  // the stack. Returns the begin of the merged node. first: nodes that begin before this unit belong to another block.
+  // the stack. Nodes that begin before unit `first` belong to another block. Returns the first unit of the merged node.
   [[nodiscard]] __device__ __forceinline__ int complete(State& state, int begin, int level, int first) {
     merges_ = 0;
     for (; count_ > 0 && (begin >> level & 1) != 0; ++level, ++merges_) {
@@ -88,14 +88,15 @@ class DecodeStack {
     }
     return begin;
   }
-  // Merges a node with `merges` left neighbours.
+  // Merges a node with `merges` left neighbours on the stack.
   __device__ __forceinline__ void complete(State& state, int merges) {
     merges_ = merges;
 #pragma unroll 1
     for (; merges > 0; --merges) merge_popped(state);
   }
 
-  // Pushes the node that was last passed to complete(). Nodes pushed with a begin and without one must not be mixed.
+  // Pushes the node that was last passed to complete(), which begins at unit `begin`. A stack must not mix nodes pushed
+  // by this function and by the next one.
   __device__ __forceinline__ void push(const State& state, int begin) {
     top_begin_ = begin;
     const int index = count_++;
@@ -107,7 +108,8 @@ class DecodeStack {
       write(in_device(index), state);
     }
   }
-  // Pushes a node without a begin. Each memory has its own branch, because access through a pointer to either is slow.
+  // Pushes a node without recording where it begins. The two memories have separate branches, because access through a
+  // pointer to either memory is slow.
   __device__ __forceinline__ void push(const State& state) {
     const int index = count_++;
     if (places_.take(index, merges_)) {
@@ -117,11 +119,11 @@ class DecodeStack {
     }
   }
 
-  // Merges a node with all stack nodes that begin at `begin` or later, and removes them.
+  // Merges a node with all stack nodes that begin at unit `begin` or later, and removes these nodes from the stack.
   __device__ __forceinline__ void take(State& state, int begin) {
     while (count_ > 0 && top_begin_ >= begin) merge_top(state);
   }
-  // Merges a node with all stack nodes, and removes them.
+  // Merges a node with all stack nodes, and empties the stack.
   __device__ __forceinline__ void take_all(State& state) {
 #pragma unroll 1
     while (count_ > 0) merge_popped(state);
@@ -189,7 +191,7 @@ class DecodeStack {
   Places places_;
   int count_ = 0;
   int top_begin_ = 0;
-  int merges_ = 0;  // number of merges that formed the node to be pushed
+  int merges_ = 0;  // number of merges that formed the node that is pushed next
 };
 
 }  // namespace attend

@@ -1,11 +1,12 @@
-// The partial result of a tile of rows over some keys: o before division by the row sums, the row maxima, and the row
-// sums. It is spread over the computing threads of a block (kByWarpgroup: of a warpgroup). Each thread merges its own
-// share, so no thread waits for another. A thread's row sum covers the keys whose scores the thread holds; the sums of
-// all threads are added at the end of an item.
+// A state is the partial result of a tile of rows over some keys. It consists of the row maxima m, the row sums l, and
+// o before division by the row sums. The computing threads of a block share one state. If kByWarpgroup is set, the
+// threads of a warpgroup share one. Each thread merges its share alone, so no thread waits for another. A thread's row
+// sum covers only the keys whose scores the thread holds. At the end of an item, the sums of all threads are added. The
+// states of two sets of keys, a and b, are merged by:
 //
 //   m = max(m_a, m_b),  l = 2^(m_a - m) l_a + 2^(m_b - m) l_b,  o = 2^(m_a - m) o_a + 2^(m_b - m) o_b
 //
-// Source: Milakov & Gimelshein, Online normalizer calculation for softmax (2018), section 3.1
+// Source: Milakov & Gimelshein, Online normalizer calculation for softmax (2018), section 3.1.
 #pragma once
 
 #include "../common/numbers.cuh"
@@ -14,10 +15,10 @@
 
 namespace attend {
 
-// Returns the row maximum that p is relative to, from the previous one and the largest new score. It may lag behind the
-// true maximum by up to 8, so that earlier sums are seldom rescaled (../attention/lagging_softmax.cuh): p is at most
-// 2^8. With the factors of an 8-bit cache it does not lag, because p must stay below 1.
-// Source: FlashAttention-4 (2025)
+// Returns the new row maximum relative to which p is computed. `before` is the previous one, and `largest` is the
+// largest new score. The result may be less than the true maximum by up to 8, so that earlier sums are seldom rescaled
+// (../attention/lagging_softmax.cuh). So p is at most 2^8. With the descale factors of an 8-bit cache, the result is
+// the true maximum, because p must not exceed 1. Source: FlashAttention-4 (2025).
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ float lagging_maximum(float before, float largest) {
   constexpr float kLittle = DecodeSizes<Config>::kHasFactors ? 0.0f : 8.0f;
@@ -31,9 +32,10 @@ struct DecodeState {
   static constexpr int kOwned = Sizes::kOwned, kEights = Sizes::kEights;
   static constexpr bool kMergesInPieces = false;
 
-  float value[kFloats];  // the thread's share
+  float value[kFloats];  // the thread's share of the state
 
-  // Returns o of the thread's column tile `tile`, row 2 (lane % 4) + element % 2 of the n-th group of eight rows.
+  // Returns an element of o in the thread's column tile `tile`. The element belongs to row 2 (lane % 4) + element % 2
+  // of the n-th group of eight rows.
   [[nodiscard]] __device__ __forceinline__ float& o(int tile, int n, int element) {
     return value[(tile * kEights + n) * 4 + element];
   }
@@ -62,7 +64,7 @@ struct DecodeState {
     return state;
   }
 
-  // Merges the state of preceding keys into this one.
+  // Merges the state of the preceding keys into this one.
   __device__ __forceinline__ void merge(const DecodeState& before) {
 #pragma unroll
     for (int n = 0; n < kEights; ++n) {

@@ -1,4 +1,4 @@
-// The steps of a piece, computed by teams of four warps with mma.sync: decode_leaf.cuh.
+// The steps of a piece, computed by teams of four warps with mma.sync (decode_leaf.cuh).
 #pragma once
 
 #include "decode_leaf.cuh"
@@ -27,8 +27,8 @@ class DecodeSteps : public DecodeTeam<Config> {
 
   __device__ __forceinline__ explicit DecodeSteps(const DecodeContext<Config>& block) : Team(block) {}
 
-  // Computes all steps of the cursor's piece, whose rows have been loaded. Returns the last node, and leaves the others
-  // on the stack. first: nodes that begin before this unit belong to another block.
+  // Computes all steps of the cursor's piece. The query rows must have been loaded. Returns the last node, and leaves
+  // all other nodes on the stack. Nodes that begin before unit `first` belong to another block.
   [[nodiscard]] __device__ __forceinline__ State compute(const KeysOfAll& of_all, int first) {
     take_queries();
     const DecodePiece& piece = block_.cursor.piece;
@@ -52,23 +52,23 @@ class DecodeSteps : public DecodeTeam<Config> {
     }
   }
 
-  // Releases the slots of a step that was loaded for a wrong schedule.
+  // Releases the slots of a step that was loaded according to an incorrect schedule.
   __device__ __forceinline__ void give_back(int slots) {
     for (; slots > 0; --slots) {
-      block_.ring.full(place_.stage).wait(place_.parity);  // waits until the copies have landed; the slot may then be
+      block_.ring.full(place_.stage).wait(place_.parity);  // waits until the copies have arrived; the slot may then be
                                                            // released
       release(place_.stage);
       place_.advance();
     }
   }
 
-  // Returns whether the thread has the last node of the piece, and the stack.
+  // Returns whether this thread holds the last node of the piece, and the stack.
   [[nodiscard]] __device__ __forceinline__ bool has_last() const {
     return true;
   }
 
  private:
-  // Whether the slot of the keys can be released after their product: neither values nor factors lie there.
+  // Whether the slot of the keys can be released after their product, because it contains no values or factors.
   static constexpr bool kLeavesKeys = Sizes::kLoadsValues && !Sizes::kRowFactors;
 
   __device__ __forceinline__ void take_queries() {
@@ -79,12 +79,12 @@ class DecodeSteps : public DecodeTeam<Config> {
     }
     if constexpr (kConvertsQueries<Config>) {
       convert_queries(q_rows_, rows_ + role_.first_row(), role_);
-      team_barrier(role_);  // waits until the queries are converted to f16
+      team_barrier(role_);  // waits until the queries are converted to f16; they may then be read
     }
     products_.take_queries(q_rows_, role_.lane);
   }
 
-  // Multiplies q by the keys in a slot, for the next step.
+  // Multiplies q by the keys in slot `keys`, for the next step.
   __device__ __forceinline__ void multiply(int keys) {
     const char* slot = block_.ring.slot(keys);
     products_.scores(next_.s, slot + role_.warp * kWarpKeys * Sizes::KRows::kPitch, q_rows_, role_.lane);
@@ -92,17 +92,17 @@ class DecodeSteps : public DecodeTeam<Config> {
     next_.existing = static_cast<uint64>(words.y) << 32 | words.x;
     next_.keys = keys;
   }
-  // Waits for the next step's keys and multiplies them, without other work to overlap.
+  // Waits for the next step's keys and multiplies q by them. No other work overlaps the product.
   __device__ __forceinline__ void take_keys() {
     const int keys = place_.stage;
-    block_.ring.full(keys).wait(place_.parity);  // waits until the keys are in their slot
+    block_.ring.full(keys).wait(place_.parity);  // waits until the keys are in their slot, which may then be read
     multiply(keys);
     if constexpr (kLeavesKeys) release(keys);
     place_.advance();
   }
 
-  // Computes one step. kAhead: the products with the next step's keys overlap the other work of this step. has_next:
-  // there is a next step. Otherwise the slot of the values is multiplied, and the result is ignored.
+  // Computes one step. If kAhead is set, the products with the next step's keys overlap the other work of this step. If
+  // there is no next step (has_next is false), the slot of the values is multiplied instead, and the result is ignored.
   __device__ __forceinline__ void step(int unit, const KeysOfAll& of_all, bool has_next) {
     const int first_key = unit * kStepKeys, own_key = first_key + role_.warp * kWarpKeys;
     const DecodeRow* of_team = rows_ + role_.first_row();
@@ -134,10 +134,10 @@ class DecodeSteps : public DecodeTeam<Config> {
     leaf_.share_maxima(s, maxima_, role_);
     if constexpr (Sizes::kRowFactors) leaf_.share_exponents(s, factors, all_visible, exponents_, role_);
     const Place ahead = has_next ? place_ : values;
-    if constexpr (Sizes::kAhead) {  // waits until the next keys, or the values, are in their slot
+    if constexpr (Sizes::kAhead) {  // waits until the slot that multiply() reads below is full
       if (has_next || Sizes::kLoadsValues) block_.ring.full(ahead.stage).wait(ahead.parity);
     }
-    team_barrier(role_);  // waits until the maxima are written and the previous step's P has been read; P may then be
+    team_barrier(role_);  // waits until the maxima are written and P of the previous step has been read; P may then be
                           // overwritten
     leaf_.take_maxima(s, maxima_, role_);
     if constexpr (Sizes::kRowFactors) {
@@ -148,13 +148,15 @@ class DecodeSteps : public DecodeTeam<Config> {
     }
     if constexpr (Sizes::kAhead) multiply(ahead.stage);
     DecodeP<Config>::store(s, p_rows_, role_);
-    team_barrier(role_);  // waits until P is written and the maxima have been read; the maxima may then be overwritten
+    team_barrier(role_);  // waits until P is written and the maxima have been read; P may then be read, and the maxima
+                          // overwritten
     if (Sizes::kAhead && has_next) {
       if constexpr (kLeavesKeys) release(ahead.stage);
       place_.advance();
     }
     if constexpr (Sizes::kLoadsValues)
-      block_.ring.full(values.stage).wait(values.parity);  // waits until the values are in their slot
+      block_.ring.full(values.stage).wait(values.parity);  // waits until the values are in their slot, which may then
+                                                           // be read
     char* of_values = block_.ring.slot(values.stage);
     if (Config::kHasBoxes && existing != ~uint64{0}) {
       leaf_.clear_missing(of_values, existing, role_.again());
@@ -168,12 +170,13 @@ class DecodeSteps : public DecodeTeam<Config> {
 
   DecodeProducts<Config> products_;
   DecodeLeaf<Config> leaf_;
-  float of_keys_ = 1.0f, of_values_ = 1.0f;  // common factors of the piece's keys and values, without kRowFactors
+  float of_keys_ = 1.0f, of_values_ = 1.0f;  // descale factors of all keys and all values of the piece. Used without
+                                             // kRowFactors
   struct {
     float s[Sizes::kEights][4];
     uint64 existing;
-    int keys;  // the slot
-  } next_;     // products of the step that has not begun
+    int keys;  // number of the slot of the keys
+  } next_;     // products of q with the keys of the step that has not begun
 };
 
 }  // namespace attend

@@ -1,4 +1,4 @@
-// Common base of the computing warps of a decode block.
+// Base class of the computing warps of a decode block.
 #pragma once
 
 #include "decode_context.cuh"
@@ -31,14 +31,14 @@ class DecodeTeam {
 
   // Releases a slot that the warp has read.
   __device__ __forceinline__ void release(int slot) const {
-    __syncwarp();  // waits until all lanes have read the slot
+    __syncwarp();  // waits until all lanes have read the slot; the warp may then release it
     arrive_as_warp(block_.ring.empty(slot));
   }
 
   DecodeContext<Config> block_;
   DecodeRole<Config> role_;
   DecodeRow* rows_;
-  char* q_rows_;  // this member and those below belong to the team
+  char* q_rows_;  // this member and the four members below point to the data of the warp's team
   char* p_rows_;
   float* maxima_;
   float* sums_;

@@ -1,9 +1,10 @@
-// kByWarpgroup: the steps of a leaf for a tile of 64 query rows by one warpgroup. wgmma computes S = Q K^T and O += P
-// V, with query rows as the rows of its tiles. A row's scores lie in four lanes of one warp, so the warps of a step
-// exchange nothing. Another warpgroup computes another leaf at the same time (decode_order.cuh).
+// Computes the steps of a leaf for a tile of 64 query rows with one warpgroup. Used if kByWarpgroup is set. wgmma
+// computes S = Q K^T and O += P V, with query rows as the rows of its tiles. Four lanes of one warp hold all scores of
+// a row, so the warps exchange nothing in a step. The other warpgroup computes another leaf at the same time
+// (decode_order.cuh).
 //
-// Source: the forward kernel for training (../sm90), FlashAttention-2, Algorithm 1. Results are bit-identical to those
-// of decode_leaf.cuh, because the sums are the same, in the same order (decode_warpgroup_state.cuh).
+// Source: FlashAttention-2, Algorithm 1, as in the forward kernel for training (../sm90). Results are bit-identical to
+// those of decode_leaf.cuh, because the same numbers are added in the same order (decode_warpgroup_state.cuh).
 #pragma once
 
 #include "../isa/wgmma_widths.cuh"
@@ -41,7 +42,8 @@ class DecodeWarpgroupLeaf {
     }
   }
 
-  // Multiplies q by the keys in a slot: element e of s[j] is of row e / 2 and key 8 j + 2 (lane % 4) + e % 2.
+  // Multiplies q by the keys in a slot. Element e of s[j] belongs to the thread's row e / 2 and to key 8 j + 2 (lane %
+  // 4) + e % 2.
   static __device__ __forceinline__ void multiply(Scores& s, const char* slot, const char* q_rows) {
     constexpr int kDepths = ceil_div(Config::kHeadDim, kWgmmaDepth), kOfPanel = kPanelColumns / kWgmmaDepth;
     auto& d = reinterpret_cast<float(&)[kEights * 4]>(s);
@@ -59,8 +61,8 @@ class DecodeWarpgroupLeaf {
     wgmma_wait<0>(d);
   }
 
-  // Adds ALiBi slopes, and sets the scores of keys that a row does not see to -infinity. existing: one bit for each key
-  // of the step.
+  // Adds ALiBi slopes, and sets the scores of keys that a row does not see to -infinity. `existing` has one bit for
+  // each key of the step.
   static __device__ __forceinline__ void mask(Scores& s, const DecodeRow* rows, bool has_slopes, bool all_visible,
                                               uint64 existing, int first_key, const Role& role) {
 #pragma unroll
@@ -70,7 +72,7 @@ class DecodeWarpgroupLeaf {
       if (!all_visible) hide(s, row, existing & seen_keys(of_row, first_key), role.lane);
     }
   }
-  // Masks the scores of missing keys. Used when every row sees every existing key.
+  // Masks the scores of missing keys. Called if every row sees every existing key.
   static __device__ __forceinline__ void mask_missing(Scores& s, uint64 existing, int lane) {
     hide(s, 0, existing, lane);
     hide(s, 1, existing, lane);
@@ -125,8 +127,8 @@ class DecodeWarpgroupLeaf {
     wgmma_wait<0>(o);
   }
 
-  // Zeroes the values of missing keys. A box copies whatever memory holds there, and 0 * NaN would reach all rows. All
-  // threads of the warpgroup call it. values: the warpgroup's columns, as in the functions below.
+  // Zeroes the values of missing keys. A box also copies the memory of missing keys, and 0 * NaN would reach all rows.
+  // All threads of the warpgroup call it. `values` is the warpgroup's columns of the values, as in the functions below.
   static __device__ __forceinline__ void clear_missing(char* values, uint64 existing, const Role& role) {
     // Waits until all threads of the warpgroup have multiplied the keys, because values may share the slot with keys.
     // The zeros then change only rows of masked keys
@@ -137,25 +139,25 @@ class DecodeWarpgroupLeaf {
       if ((existing >> key & 1) == 0) *reinterpret_cast<uint4*>(values + VRows::place(key, i % kChunks)) = {};
     }
     fence_smem_for_async();
-    team_barrier(role);  // waits until the zeros are written
+    team_barrier(role);  // waits until the zeros are written; the product may then read the values
   }
 
-  // Handles non-finite values of keys that some rows see and others do not. A matrix product would spread them to all
-  // rows, because 0 * NaN is NaN. This function adds such elements row by row, and then zeroes them in shared memory.
-  // All threads of the warpgroup call it. weight(row, key) returns p of the thread's first or second row, and needs
-  // full warps. words: room for one word for each warp.
+  // Handles non-finite values of keys that some rows see and others do not. A matrix product would spread these values
+  // to all rows, because 0 * NaN is NaN. This function adds them row by row, and then zeroes them in shared memory. All
+  // threads of the warpgroup call it. weight(row, key) returns p of the thread's first (row 0) or second row (1). All
+  // lanes of a warp must call it together. `words` has room for one word of each warp.
   template <class Weight>
   __device__ __forceinline__ void add_nonfinite(const Weight& weight, const DecodeRow* rows, char* values,
                                                 uint64 existing, int first_key, uint32* words, const Role& role) {
     const uint32 of_warp = nonfinite_keys(values, role);
     if (role.lane == 0) words[role.warp] = of_warp;
-    team_barrier(role);  // waits until all warps have written their keys
+    team_barrier(role);  // waits until all warps have stored their bits; any thread may then read them
     uint64 bad = 0;
     for (int w = 0; w < kTeamWarps; ++w) bad |= static_cast<uint64>(words[w]) << w * kWarpKeys;
     bad &= existing;
     if (bad == 0) return;
-    // A copy in local memory, which can be indexed. Code that names each register would be long, and would push
-    // frequent code out of the instruction cache
+    // A copy of o in local memory, which code can index at run time. Code that selects among registers instead would be
+    // long, and would push frequently used code out of the instruction cache
     float sums[kColumns / 2];
 #pragma unroll
     for (int i = 0; i < kColumns / 2; ++i) sums[i] = o[i];
@@ -170,7 +172,7 @@ class DecodeWarpgroupLeaf {
     }
 #pragma unroll
     for (int i = 0; i < kColumns / 2; ++i) o[i] = sums[i];
-    team_barrier(role);  // waits until all threads have read the elements; they may then be zeroed
+    team_barrier(role);  // waits until all threads have read the non-finite values, which may then be zeroed
 #pragma unroll 1
     for (int i = in_warpgroup(role); i < kStepKeys * kColumns; i += kWarpgroup) {
       const int key = i / kColumns;
@@ -179,7 +181,7 @@ class DecodeWarpgroupLeaf {
       if (!is_finite(Element::to_float(x))) x = 0;
     }
     fence_smem_for_async();
-    team_barrier(role);  // waits until the zeros are written
+    team_barrier(role);  // waits until the zeros are written; the product may then read the values
   }
 
   [[nodiscard]] __device__ __forceinline__ State finished() const {
@@ -195,13 +197,13 @@ class DecodeWarpgroupLeaf {
     return state;
   }
 
-  // Returns the tile's row that is the thread's first (0) or second (1).
+  // Returns the number within the tile of the thread's first row (0) or second row (1).
   [[nodiscard]] static __device__ __forceinline__ int row_of(const Role& role, int row) {
     return role.warp * 16 + role.lane / 4 + row * 8;
   }
   // Returns p of a row and key, from the lane that holds it.
   [[nodiscard]] static __device__ __forceinline__ float weight_of(const Probabilities& p, int row, int key, int lane) {
-    uint32 pair = 0;  // selected by masks: an index would put the array into memory
+    uint32 pair = 0;  // selected by bit masks, because a run-time index would move the array to local memory
 #pragma unroll
     for (int j = 0; j < kEights; ++j) {
       const uint32 of_row = row == 0 ? p[j / 2][j % 2 * 2] : p[j / 2][j % 2 * 2 + 1];
@@ -226,7 +228,7 @@ class DecodeWarpgroupLeaf {
       x = with_slope(x, of_row, first_key + i / 2 * 8 + lane % 4 * 2 + i % 2);
     }
   }
-  // visible: one bit for each key of the step.
+  // Sets the scores of all other keys to -infinity. `visible` has one bit for each key of the step.
   static __device__ __forceinline__ void hide(Scores& s, int row, uint64 visible, int lane) {
     const uint64 of_lane = visible >> lane % 4 * 2;
     const uint32 words[2] = {static_cast<uint32>(of_lane), static_cast<uint32>(of_lane >> 32)};
@@ -244,7 +246,7 @@ class DecodeWarpgroupLeaf {
     return *reinterpret_cast<Bits16*>(values + VRows::template place_of<2>(key, column));
   }
 
-  // Returns one bit for each of the warp's 16 keys: whether the key has a non-finite value.
+  // Returns one bit for each of the warp's 16 keys, which is set if the key has a non-finite value.
   [[nodiscard]] static __device__ __forceinline__ uint32 nonfinite_keys(char* values, const Role& role) {
     uint32 found = 0;
 #pragma unroll 1

@@ -1,4 +1,4 @@
-// kByWarpgroup: the end of an item, as in decode_output.cuh.
+// Ends an item, as in decode_output.cuh. Used if kByWarpgroup is set.
 #pragma once
 
 #include "decode_output.cuh"
@@ -6,24 +6,25 @@
 
 namespace attend {
 
-// Returns the row sums over all keys. kColumnParts of 2: adds the sums of both warpgroups, each of which computed the
-// scores of some keys. both: room for two numbers for each row.
+// Returns the row sums over all keys. If kColumnParts is 2, adds the sums of the two warpgroups, each of which computed
+// the scores of some keys. `both` is room for two floats for each row.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ float2 sums_of_all(const DecodeState<Config>& state,
                                                             const DecodeRole<Config>& role, float* both) {
   const float2 own = state.sums();
   if constexpr (Config::kColumnParts == 1) return own;
   const int row = role.warp * 16 + role.lane / 4;
-  compute_barrier<Config>();  // waits until all threads are done with the data in `both`; it may then be overwritten
+  compute_barrier<Config>();  // waits until all threads have finished with the data in `both`, which may then be
+                              // overwritten
   if (role.lane % 4 == 0) {
     both[role.part * Config::kRows + row] = own.x;
     both[role.part * Config::kRows + row + 8] = own.y;
   }
-  compute_barrier<Config>();  // waits until the sums are written
+  compute_barrier<Config>();  // waits until all sums are written; they may then be read
   return {both[row] + both[Config::kRows + row], both[row + 8] + both[Config::kRows + row + 8]};
 }
 
-// Writes o and lse. Each warp writes its 16 rows, in the columns of its warpgroup.
+// Writes o and lse. Each warp writes its 16 rows in the columns of its warpgroup.
 template <class Config>
 requires(Config::kByWarpgroup) __device__ __forceinline__
     void write_rows(const DecodeArgs& args, const DecodeSpan& span, const DecodePiece& piece,
@@ -32,7 +33,7 @@ requires(Config::kByWarpgroup) __device__ __forceinline__
   const float2 sums = sums_of_all(state, role, room);
   const int first_column = Config::kColumnParts == 1 ? 0 : role.part * DecodeState<Config>::kColumns;
   const int of_row = role.lane % 8 * 4, in_tile = role.warp * 16 + role.lane;
-  float row_max[2], sum[2];  // for rows lane % 8 and lane % 8 + 8 of the warp
+  float row_max[2], sum[2];  // maxima and sums of rows lane % 8 and lane % 8 + 8 of the warp
   row_max[0] = __shfl_sync(kAllLanes, state.row_max(0), of_row);
   row_max[1] = __shfl_sync(kAllLanes, state.row_max(1), of_row);
   sum[0] = __shfl_sync(kAllLanes, sums.x, of_row);
@@ -54,7 +55,7 @@ requires(Config::kByWarpgroup) __device__ __forceinline__
     for (int i = 0; i < DecodeState<Config>::kOfO; ++i) {
       const int column = first_column + i / 4 * 8 + role.lane % 4 * 2 + i % 2;
       if (i % 4 / 2 != row || column >= Config::kHeadDimV) continue;
-      // fmaf with +0 turns -0 into +0, so that the sign does not depend on the keys
+      // fmaf with +0 turns -0 into +0, so that the sign of zero does not depend on the keys
       o[column] = Element::round(is_empty ? 0.0f : fmaf(state.o(i), factor, 0.0f));
     }
   }

@@ -1,12 +1,13 @@
-// kByWarpgroup: a thread's share of a state, in the accumulator layout of wgmma for a tile of 64 query rows. The thread
-// has rows 16 warp + lane / 4 and that + 8, and columns 2 (lane % 4) and the next of every eight.
+// A thread's share of a state in the accumulator layout of wgmma, for a tile of 64 query rows. Used if kByWarpgroup is
+// set. The thread has the rows 16 warp + lane / 4 and 16 warp + lane / 4 + 8, and the columns 2 (lane % 4) and 2 (lane
+// % 4) + 1 of each group of eight columns.
 //
-// A row sum is kept as the same partial sums as in decode_state.cuh, and they are added in the same order at the end.
-// So results are bit-identical. Each partial sum covers keys 16 w + 8 h + g of all steps, for fixed w and g. The thread
-// has g = 2 (lane % 4) + e.
+// A row sum is stored as the same partial sums as in decode_state.cuh. They are added in the same order at the end, so
+// results are bit-identical. The partial sum with indices w and g covers the keys 16 w + g and 16 w + 8 + g of all
+// steps. The thread holds the sums with g = 2 (lane % 4) + e, for e = 0 and 1.
 //
-// kColumnParts of 2: two warpgroups share a state. Each has half of the columns of o, and sums only the keys whose
-// scores it computed, in one number for each thread.
+// If kColumnParts is 2, two warpgroups share a state. Each has half of the columns of o. Each thread has one sum for
+// each row, which covers keys whose scores its warpgroup computed.
 #pragma once
 
 #include "decode_state.cuh"
@@ -17,22 +18,23 @@ template <class Config>
 requires(Config::kByWarpgroup) struct DecodeState<Config> {
   using Sizes = DecodeSizes<Config>;
   static constexpr int kColumns = decode_warpgroup_columns(Sizes::kTile);
-  static constexpr int kOfO = kColumns / 2, kSums = decode_warpgroup_sums(Sizes::kTile);  // partial sums of a row
+  static constexpr int kOfO = kColumns / 2, kSums = decode_warpgroup_sums(Sizes::kTile);  // kOfO floats of o, and kSums
+                                                                                          // partial sums of each row
   static constexpr int kFloats = decode_state_floats(Sizes::kTile);
   static_assert(kFloats == kOfO + 2 + 2 * kSums);
 
-  // Offset of o. The maxima of both rows and their sums precede it, because a merge needs the maxima first.
+  // Offset of o. The maxima and sums of the two rows precede o, because a merge reads the maxima first.
   static constexpr int kFirstOfO = 2 + 2 * kSums;
-  static constexpr bool kMergesInPieces = true;  // reads the other state from memory piece by piece: registers cannot
-                                                 // hold two states
+  static constexpr bool kMergesInPieces = true;  // A merge reads the other state from memory in pieces of four floats,
+                                                 // because the registers cannot hold two states
   float value[round_up(kFloats, 4)];
 
-  // Element i of the accumulators: row i % 4 / 2.
+  // Element i of the accumulators. The element belongs to the thread's row i % 4 / 2.
   [[nodiscard]] __device__ __forceinline__ float& o(int i) { return value[kFirstOfO + i]; }
   [[nodiscard]] __device__ __forceinline__ float o(int i) const { return value[kFirstOfO + i]; }
   [[nodiscard]] __device__ __forceinline__ float& row_max(int row) { return value[row]; }
   [[nodiscard]] __device__ __forceinline__ float row_max(int row) const { return value[row]; }
-  // Partial sum i = 2 w + e.
+  // Partial sum i = 2 w + e of a row. The comment at the top of this file defines w and e.
   [[nodiscard]] __device__ __forceinline__ float& row_sum(int row, int i) { return value[2 + row * kSums + i]; }
   [[nodiscard]] __device__ __forceinline__ float row_sum(int row, int i) const { return value[2 + row * kSums + i]; }
 
@@ -44,11 +46,12 @@ requires(Config::kByWarpgroup) struct DecodeState<Config> {
     return state;
   }
 
-  // Merges the state of preceding keys into this one. before(i) returns floats 4 i to 4 i + 3 of that state.
+  // Merges the state of the preceding keys into this one. before(i) returns the floats 4 i to 4 i + 3 of that state.
   template <class Before>
   __device__ __forceinline__ void merge_pieces(const Before& before) {
     float of_before[2], own[2];
-    constexpr int kVectors = ceil_div(kFloats, 4), kAtOnce = Config::kColumnParts > 1 ? 8 : 1;  // loads in flight
+    // kAtOnce is the number of loads in flight.
+    constexpr int kVectors = ceil_div(kFloats, 4), kAtOnce = Config::kColumnParts > 1 ? 8 : 1;
     float4 read[kAtOnce];
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
@@ -76,7 +79,7 @@ requires(Config::kByWarpgroup) struct DecodeState<Config> {
     }
   }
 
-  // Returns the sum of each row over all keys whose scores the warpgroup computed.
+  // Returns the sum of p of each row over all keys whose scores the warpgroup computed.
   [[nodiscard]] __device__ __forceinline__ float2 sums() const {
     float all[2];
 #pragma unroll

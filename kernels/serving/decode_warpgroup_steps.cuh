@@ -1,7 +1,7 @@
-// kByWarpgroup: the steps of a piece by two warpgroups with wgmma: decode_warpgroup_leaf.cuh.
+// Computes the steps of a piece with two warpgroups and wgmma (decode_warpgroup_leaf.cuh). Used if kByWarpgroup is set.
 //
-// Each warpgroup computes every second leaf of the piece. One multiplies while the other does the rest of a step. They
-// share one stack, and access it in turns, leaf by leaf.
+// Each warpgroup computes every second leaf of the piece. While one warpgroup multiplies, the other computes the
+// softmax of its step. The two warpgroups share one stack, and access it alternately, after each leaf.
 #pragma once
 
 #include "decode_order.cuh"
@@ -29,7 +29,8 @@ class DecodeWarpgroupSteps : public DecodeTeam<Config> {
 
   __device__ __forceinline__ explicit DecodeWarpgroupSteps(const DecodeContext<Config>& block) : Team(block) {}
 
-  // As DecodeSteps::compute(), but only one warpgroup has the last node: has_last().
+  // Computes the steps like DecodeSteps::compute(). Only one of the two warpgroups then has the last node; see
+  // has_last().
   [[nodiscard]] __device__ __forceinline__ State compute(const KeysOfAll& of_all, int first) {
     const bool is_second = role_.part != 0;
     const int end = block_.cursor.piece.end_step;
@@ -58,11 +59,12 @@ class DecodeWarpgroupSteps : public DecodeTeam<Config> {
     return State::empty();
   }
 
-  // As in DecodeSteps. The first step belongs to the first warpgroup.
+  // Releases the slots of a step that was loaded according to an incorrect schedule. The step is the first one, so it
+  // belongs to the first warpgroup.
   __device__ __forceinline__ void give_back(int slots) {
     if (role_.part != 0) return;
     for (; slots > 0; --slots) {
-      block_.ring.full(place_.stage).wait(place_.parity);  // waits until the copies have landed; the slot may then be
+      block_.ring.full(place_.stage).wait(place_.parity);  // waits until the copies have arrived; the slot may then be
                                                            // released
       release(place_.stage);
       place_.advance();
@@ -72,9 +74,9 @@ class DecodeWarpgroupSteps : public DecodeTeam<Config> {
   [[nodiscard]] __device__ __forceinline__ bool has_last() const {
     return has_last_;
   }
-  // Prepares the merge of other blocks' nodes, which the first warpgroup does. All pieces are done.
+  // Prepares for merging the nodes of other blocks, which the first warpgroup does. All pieces must be done.
   __device__ __forceinline__ void begin_merging() {
-    compute_barrier<Config>();  // waits until both warpgroups have read the ring; it may then receive nodes
+    compute_barrier<Config>();  // waits until both warpgroups have read the ring, which may then receive nodes
     begin_stack();
   }
 
@@ -82,14 +84,15 @@ class DecodeWarpgroupSteps : public DecodeTeam<Config> {
   using Control = typename DecodeStack<Config>::Control;
   using Leaf = DecodeWarpgroupLeaf<Config>;
 
-  // Empties the stack. Without steps, the first warpgroup has the last node.
+  // Empties the stack. If the piece has no steps, the first warpgroup has the last node.
   __device__ __forceinline__ void begin_stack() {
     stack_.take_control({});
     has_last_ = role_.part == 0;
   }
-  // Data exchanged between the warpgroups, and within each. It overlays the maxima, which kByWarpgroup does not use.
+  // Data that the warpgroups exchange, and data that the warps of each warpgroup exchange. This struct uses the memory
+  // of the row maxima, which are not needed if kByWarpgroup is set.
   struct Told {
-    Control control[2];  // for each warpgroup
+    Control control[2];  // one for each warpgroup
     uint32 words[2][2][kTeamWarps];
   };
   [[nodiscard]] __device__ __forceinline__ Told& told() const {
@@ -97,16 +100,16 @@ class DecodeWarpgroupSteps : public DecodeTeam<Config> {
     return *reinterpret_cast<Told*>(maxima_);
   }
   __device__ __forceinline__ void take_turn() {
-    barrier_wait<Sizes::kComputeThreads>(kTurnBarrier + role_.part);  // waits until the other warpgroup is done with
-                                                                      // the stack
+    barrier_wait<Sizes::kComputeThreads>(kTurnBarrier + role_.part);  // waits until the other warpgroup has finished
+                                                                      // with the stack, which may then be read
     stack_.take_control(told().control[role_.part]);
   }
   __device__ __forceinline__ void give_turn() {
     if (role_.warp == 0 && role_.lane == 0) told().control[1 - role_.part] = stack_.control();
-    __syncwarp();  // waits until the control state is written
+    __syncwarp();  // waits until the control state is written; the other warpgroup may then read it
     barrier_arrive<Sizes::kComputeThreads>(kTurnBarrier + 1 - role_.part);
   }
-  // Returns the slot of a place in the warpgroup's part of the ring.
+  // Returns the number of a slot in the warpgroup's part of the ring.
   [[nodiscard]] __device__ __forceinline__ int slot_of(const Place& place) const {
     return role_.part * DecodeRing<Config>::kSlots + place.stage;
   }
@@ -114,7 +117,7 @@ class DecodeWarpgroupSteps : public DecodeTeam<Config> {
   __device__ __forceinline__ void step(int unit, const KeysOfAll& of_all) {
     const int first_key = unit * kStepKeys, keys = slot_of(place_);
     typename Leaf::Scores s;
-    block_.ring.full(keys).wait(place_.parity);  // waits until the keys are in their slot
+    block_.ring.full(keys).wait(place_.parity);  // waits until the keys are in their slot, which may then be read
     leaf_.multiply(s, block_.ring.slot(keys), q_rows_);
     const uint2 words_of_existing = *reinterpret_cast<const uint2*>(block_.ring.existing(keys));
     const uint64 existing = static_cast<uint64>(words_of_existing.y) << 32 | words_of_existing.x;
@@ -134,11 +137,11 @@ class DecodeWarpgroupSteps : public DecodeTeam<Config> {
     typename Leaf::Probabilities p;
     leaf_.pack(s, p);
     const int values = slot_of(place_);
-    // Waits until the values are in their slot.
+    // Waits until the values are in their slot, which may then be read.
     if constexpr (Sizes::kLoadsValues) block_.ring.full(values).wait(place_.parity);
     char* of_values = block_.ring.slot(values);
     if (existing != ~uint64{0}) leaf_.clear_missing(of_values, existing, role_.again());
-    if (some_see) {  // one word for each warp, in alternating buffers, because a warp may be one step ahead of another
+    if (some_see) {  // Each warp has one word. Two buffers alternate, because a warp may be one step ahead of another
       uint32* words = told().words[role_.part][words_turn_];
       words_turn_ ^= 1;
       const auto weight = [&](int row, int key) { return Leaf::weight_of(p, row, key, role_.lane); };

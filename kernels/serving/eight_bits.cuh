@@ -1,5 +1,6 @@
-// The 8-bit types of caches, with the interface of the types in common/element.cuh. They give the same bits as
-// src/core/eight_bits.cpp: rounding is to nearest, ties to even, and saturates at the largest number.
+// The 8-bit element types of caches, with the interface of the types in common/element.cuh. Results are bit-identical
+// to those of src/core/eight_bits.cpp. Numbers are rounded to nearest, ties to even, and saturate at the largest
+// number.
 #pragma once
 
 #include "../common/numbers.cuh"
@@ -9,13 +10,13 @@ namespace attend {
 
 using Bits8 = unsigned char;  // storage of one 8-bit element
 
-// A sign, 4 bits of exponent, 3 of fraction; no infinity, and NaN is 0x7f or 0xff.
+// A type with a sign bit, 4 exponent bits and 3 fraction bits. It has no infinity. NaN is 0x7f or 0xff.
 struct Float8E4M3 {
   using Storage = Bits8;
   static constexpr uint32 kNan = 0x7f;
   static constexpr uint32 kLargest = 0x7e;  // 448
 
-  // Infinity becomes 448 with its sign, NaN 0x7f.
+  // Rounds a float. An infinity becomes 448 with its sign, and NaN becomes 0x7f.
   [[nodiscard]] static __device__ __forceinline__ Storage round(float value) {
 #if __CUDA_ARCH__ >= 890
     // PTX ISA, data movement and conversion: cvt. The first source becomes the high byte.
@@ -28,8 +29,8 @@ struct Float8E4M3 {
     const uint32 magnitude = bits & 0x7fffffffu;
     if (magnitude > 0x7f800000u) return static_cast<Storage>(kNan);
     if (magnitude >= 0x43e00000u) return static_cast<Storage>(sign | kLargest);
-    if (magnitude < 0x3c800000u) {  // below 2^-6: adding 2^14 rounds to multiples of 2^-9, the spacing of subnormal
-                                    // numbers
+    if (magnitude < 0x3c800000u) {  // Below 2^-6, adding 2^14 rounds to multiples of 2^-9, which is the spacing of
+                                    // subnormal numbers
       const float shifted = __fadd_rn(__uint_as_float(magnitude), 16384.0f);
       return static_cast<Storage>(sign | (__float_as_uint(shifted) - 0x46800000u));
     }

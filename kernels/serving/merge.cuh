@@ -1,12 +1,14 @@
-// merge: attention over all keys from attention over parts of them.
+// Merges attention results over parts of the keys into the attention result over all keys.
 //
 //   lse = log(sum_n exp(lse_n) + exp(sink)),   o = sum_n exp(lse_n - lse) o_n
 //
-// Shapes   see MergeArgs. Any number of states, of any types and strides; o may be the o of a state, lse its lse
-// Work     a warp has a row. Lane n computes the weight of state n. Then all lanes sum columns, in the states' order
-// Bits     weights and sums are float64. A state with lse = -inf is not read
-// Called   by src/cuda/serving/merge.cpp, and after sm90_forward if blocks share keys
-// Source   Milakov & Gimelshein, Online normalizer calculation for softmax (2018), section 3.1
+// Shapes:   see MergeArgs. Number, types and strides of the states are arbitrary. The output o may share memory with
+//           the o of a state, and lse with its lse.
+// Work:     A warp merges a row. Lane n computes the weight of state n. All lanes then sum columns, in the order of
+//           states.
+// Rounding: Weights and sums are float64. If lse of a state is -inf, its o is not read.
+// Called:   by src/cuda/serving/merge.cpp, and after sm90_forward if several blocks share the keys of a row.
+// Source:   Milakov & Gimelshein, Online normalizer calculation for softmax (2018), section 3.1.
 #pragma once
 
 #include "../common/warp_reduce.cuh"
@@ -17,7 +19,7 @@
 
 namespace attend {
 
-// A row of the result, and the states that it is merged from.
+// A row of the result, and the states from which it is merged.
 struct MergeRow {
   const MergeArgs& args;
   int64 batch, head, row;
@@ -26,7 +28,7 @@ struct MergeRow {
     return args.in_memory != nullptr ? args.in_memory[n] : args.states[n];
   }
 
-  // Returns the sink, in the base of the states' lse, or -inf if there is none.
+  // Returns the sink in the base of the states' lse (e or 2), or -inf if there is no sink.
   [[nodiscard]] __device__ __forceinline__ double sink() const {
     if (args.sinks == nullptr) return -static_cast<double>(kInfinity);
     const int64 at = batch * args.sink_batch_stride + head * args.sink_head_stride;
@@ -36,7 +38,7 @@ struct MergeRow {
     return args.lse_base2 != 0 ? sink / 0.6931471805599453 : sink;
   }
 
-  // Returns the lse of state `first + lane`, or -inf after the last state.
+  // Returns the lse of state `first + lane`, or -inf if there is no such state.
   [[nodiscard]] __device__ __forceinline__ double lse_of_lane(int first) const {
     const int n = first + static_cast<int>(threadIdx.x) % kWarpThreads;
     if (n >= static_cast<int>(args.num_states)) return -static_cast<double>(kInfinity);
@@ -44,14 +46,14 @@ struct MergeRow {
     return s.lse[s.lse_stride.offset(batch, head, row)];
   }
 
-  // Returns exp(lse - highest). If both are infinite, the share is 1.
+  // Returns exp(lse - highest), or 1 if the arguments are equal, even if they are infinite.
   [[nodiscard]] __device__ __forceinline__ double share(double lse, double highest) const {
     if (lse == highest) return 1;
     return args.lse_base2 != 0 ? exp2(lse - highest) : exp(lse - highest);
   }
 };
 
-// Returns the largest lse, sinks included, or NaN if one of them is NaN.
+// Returns the maximum of the sink and of all lse, or NaN if one of them is NaN.
 [[nodiscard]] __device__ __forceinline__ double highest_lse(const MergeRow& row, double sink) {
   double highest = sink;
   for (int first = 0; first < static_cast<int>(row.args.num_states); first += kWarpThreads) {
@@ -66,7 +68,7 @@ struct MergeRow {
   return highest;
 }
 
-// Returns sum_n exp(lse_n - highest), in the order of the states, the sink first.
+// Returns exp(sink - highest) + sum_n exp(lse_n - highest). The sink is added first, and then the states in order.
 [[nodiscard]] __device__ __forceinline__ double sum_of_shares(const MergeRow& row, double sink, double highest) {
   double sum = row.share(sink, highest);
   const int states = static_cast<int>(row.args.num_states);
@@ -77,7 +79,7 @@ struct MergeRow {
   return sum;
 }
 
-// Sums the states' weighted columns, and writes them.
+// Sums the weighted columns of the states, and writes them to o.
 __device__ __forceinline__ void merge_columns(const MergeRow& row, double highest, double sum) {
   constexpr int kSteps = kMostMergeColumns / (kWarpThreads * kRowRun);
   constexpr double kNone = -static_cast<double>(kInfinity);
@@ -86,7 +88,7 @@ __device__ __forceinline__ void merge_columns(const MergeRow& row, double highes
   double o[kSteps][kRowRun] = {};
   for (int first = 0; first < states; first += kWarpThreads) {
     const double lse = row.lse_of_lane(first);
-    // kNone marks a state to skip: a weight is >= 0 or NaN.
+    // kNone marks a state to skip. A weight is at least 0 or NaN.
     const double weight = lse == kNone ? kNone : row.share(lse, highest) / sum;
     for (int n = 0; n < min(kWarpThreads, states - first); ++n) {
       const double of_state = __shfl_sync(kAllLanes, weight, n);
@@ -116,7 +118,7 @@ __device__ __forceinline__ void merge_columns(const MergeRow& row, double highes
   }
 }
 
-// Config: kThreads.
+// Merges the rows of all batch entries and heads. Config: kThreads.
 template <class Config>
 __device__ void merge(const MergeArgs& args) {
   static_assert(Config::kThreads == kMergeThreads);
@@ -133,7 +135,8 @@ __device__ void merge(const MergeArgs& args) {
     const bool is_none = highest == -static_cast<double>(kInfinity);
     const double sum = is_none ? 1 : sum_of_shares(row, sink, highest);
     merge_columns(row, highest, sum);
-    __syncwarp();  // waits until all lanes have read the states' lse, one of which may share memory with the result's
+    __syncwarp();  // waits until all lanes have read the lse of all states, because the lse of the result may share
+                   // memory with one of them
     if (args.lse != nullptr && threadIdx.x % kWarpThreads == 0) {
       const double lse = is_none ? highest : highest + (args.lse_base2 != 0 ? log2(sum) : log(sum));
       args.lse[args.lse_stride.offset(row.batch, row.head, row.row)] = __double2float_rn(lse);
@@ -141,7 +144,7 @@ __device__ void merge(const MergeArgs& args) {
   }
 }
 
-// Copies states to device memory. One block. Config: kThreads.
+// Copies states to device memory. The grid has one block. Config: kThreads.
 template <class Config>
 __device__ void store_states(const StoreStatesArgs& args) {
   wait_for_kernels_before();

@@ -1,6 +1,6 @@
-// Access to rows of tensors of any element type, in runs of kRowRun neighbouring columns for each lane. The type is a
-// run-time number, equal in all lanes, so one kernel handles all types. If the tensor's alignment allows it, a run is
-// one load or store. Otherwise columns are moved one by one.
+// Access to rows of tensors of any element type. Each lane accesses runs of kRowRun neighbouring columns. The element
+// type is a run-time number that is equal in all lanes, so one kernel handles all types. If the tensor is aligned
+// (runs_at_once), a run is one load or store. Otherwise columns are accessed one by one.
 #pragma once
 
 #include "../common/element.cuh"
@@ -9,7 +9,7 @@
 
 namespace attend {
 
-// Neighbouring elements, moved by one instruction.
+// Neighbouring elements that one instruction loads or stores.
 template <class Storage>
 struct alignas(sizeof(Storage) * kRowRun) ElementRun {
   Storage elements[kRowRun];
@@ -20,7 +20,7 @@ struct alignas(sizeof(Storage) * kRowRun) ElementRun {
   return static_cast<char*>(t.data) + t.stride.offset(batch, head, row) * stored_bytes(t.type());
 }
 
-// Returns element `at` of weights or tables.
+// Returns element `at` of an array of weights or of a table.
 [[nodiscard]] __device__ __forceinline__ float load_number(const void* data, StoredElement element, int64 at) {
   switch (element) {
     case StoredElement::kF16:
@@ -34,7 +34,8 @@ struct alignas(sizeof(Storage) * kRowRun) ElementRun {
   }
 }
 
-// Starts to prefetch a row. All lanes of a warp call it. PTX ISA, data movement and conversion: prefetch.
+// Starts to prefetch a row into the L1 cache. All lanes of a warp call it. PTX ISA, data movement and conversion:
+// prefetch.
 __device__ __forceinline__ void prefetch_row(const RowsArgs& t, const char* row, int cols) {
   constexpr int kLineBytes = 128;
   const int lane = static_cast<int>(threadIdx.x) % 32, bytes = cols * stored_bytes(t.type());
@@ -43,7 +44,7 @@ __device__ __forceinline__ void prefetch_row(const RowsArgs& t, const char* row,
   }
 }
 
-// Loads columns [col, col + kRowRun) of a row as floats; columns from `cols` on are 0.
+// Loads the columns [col, col + kRowRun) of a row as floats. Columns from `cols` on are set to 0.
 template <class Element>
 __device__ __forceinline__ void load_run_of(float (&x)[kRowRun], const void* row, int col, int cols, bool at_once) {
   using Storage = typename Element::Storage;
@@ -61,7 +62,7 @@ __device__ __forceinline__ void load_run_of(float (&x)[kRowRun], const void* row
   for (int n = 0; n < kRowRun; ++n) x[n] = Element::to_float(run.elements[n]);
 }
 
-// As load_run_of(), for a tensor of f32, f16 or bf16.
+// Loads a run of a tensor of f32, f16 or bf16. See load_run_of().
 __device__ __forceinline__ void load_run(float (&x)[kRowRun], const RowsArgs& t, const void* row, int col, int cols) {
   const bool at_once = t.runs_at_once != 0;
   if (t.type() == StoredElement::kF32) return load_run_of<Float32>(x, row, col, cols, at_once);
@@ -94,8 +95,8 @@ __device__ __forceinline__ void store_run(const float (&x)[kRowRun], const RowsA
   store_run_of<BFloat16>(x, row, col, cols, at_once);
 }
 
-// Loads a row of f32, f16 or bf16 as floats into shared memory, which has room for a full last run. All lanes of a warp
-// call it.
+// Loads a row of f32, f16 or bf16 as floats into shared memory. The memory at `to` must have room for a complete last
+// run. All lanes of a warp call it.
 template <class Element>
 __device__ __forceinline__ void load_row_of(float* to, const void* row, int cols, bool at_once) {
   using Storage = typename Element::Storage;
@@ -121,7 +122,7 @@ __device__ __forceinline__ void load_row(float* to, const RowsArgs& t, const voi
   load_row_of<BFloat16>(to, row, cols, at_once);
 }
 
-// Stores floats from shared memory as a row. An 8-bit element is the rounded x / descale.
+// Stores floats from shared memory as a row. An 8-bit element is x / descale, rounded.
 template <class Element, bool kHasDescale = false>
 __device__ __forceinline__ void store_row_of(void* row, const float* from, int cols, bool at_once,
                                              float descale = 1.0f) {

@@ -1,4 +1,4 @@
-// A tensor whose element type kernels receive at run time. Shared by host and device.
+// A tensor whose element type a kernel receives at run time. Host and device share this file.
 #pragma once
 
 #include "../common/args.cuh"
@@ -6,13 +6,13 @@
 
 namespace attend {
 
-constexpr int kRowRun = 4;  // columns of a lane: a row of 128 columns takes one step of a warp
+constexpr int kRowRun = 4;  // number of neighbouring columns of a lane. A warp covers 128 columns in one step
 
 struct RowsArgs {
   void* data;            // (batch, heads, rows, cols)
-  TensorStrides stride;  // elements
-  uint32 element;        // a StoredElement
-  uint32 runs_at_once;   // addresses and columns are multiples of kRowRun elements
+  TensorStrides stride;  // in elements
+  uint32 element;        // value of a StoredElement
+  uint32 runs_at_once;   // 1 if the address, the strides and the number of columns are multiples of kRowRun elements
 
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr StoredElement type() const { return static_cast<StoredElement>(element); }
 };

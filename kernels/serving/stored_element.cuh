@@ -1,5 +1,5 @@
-// Element types that a tensor of a serving call may have in memory, as a number that kernels receive at run time. The
-// computation does not depend on the type, so one kernel handles all types.
+// Element types that a tensor of a serving call may have in memory. A kernel receives the type as a number at run time.
+// The computation does not depend on the type, so one kernel handles all types.
 #pragma once
 
 #include "../common/portable.cuh"

@@ -1,4 +1,4 @@
-// The loads of a block of simt's backward pass.
+// Loads of a block of simt's backward pass.
 #pragma once
 
 #include "../attention/saved_row.cuh"
@@ -8,7 +8,7 @@
 
 namespace attend {
 
-// The tensors of one query head.
+// The tensors that belong to one query head.
 template <class Config>
 struct SimtHead {
   using Source = RowSource<Config>;
@@ -17,7 +17,8 @@ struct SimtHead {
   uint32 head;
   uint32 head_k;
 
-  // Returns the rows of pair 0 or 1 from `row` on: of q or dout, or with kOfKeys of k or v.
+  // Returns rows from `row` on. If kOfKeys is set, they are rows of k (kPair = 0) or v (kPair = 1). Otherwise they are
+  // rows of q (kPair = 0) or dout (kPair = 1).
   template <bool kOfKeys, int kPair>
   [[nodiscard]] __device__ __forceinline__ Source rows(int64 row) const {
     if constexpr (kOfKeys) {
@@ -45,7 +46,7 @@ __device__ __forceinline__ void load_saved(const SavedRow* saved, int64 row, int
   }
 }
 
-// Loads the owned tiles, if they are resident.
+// Loads the block's tiles of owned rows or keys, if they stay in shared memory (kResident).
 template <class Shape>
 __device__ __forceinline__ void load_owned(const SimtHead<typename Shape::Kernel>& head, int64 owned) {
   if constexpr (Shape::kResident) {
@@ -56,8 +57,8 @@ __device__ __forceinline__ void load_owned(const SimtHead<typename Shape::Kernel
   }
 }
 
-// Loads the streamed rows for the gradients' products, in the columns of this block's part. If tiles are resident, it
-// loads all of both pairs. Returns whether this thread loaded only finite numbers.
+// Loads the streamed rows for the products of the gradients, in the columns of this block's part. If tiles stay in
+// shared memory, these are all columns of the two pairs. Returns whether this thread loaded only finite numbers.
 template <class Shape>
 [[nodiscard]] __device__ __forceinline__ bool load_streamed(const SimtHead<typename Shape::Kernel>& head,
                                                             int64 streamed, int part) {

@@ -1,12 +1,13 @@
-// The tile of a block of simt's backward pass: its division among threads, and the layout of shared memory.
+// Tile of a block of simt's backward pass: how threads divide it, and its layout in shared memory.
 //
-// A block owns a tile of keys (for dk and dv, or the gradient of a term from memory) or of query rows (for dq). It
-// streams over tiles of the other kind. The tensors come in pairs: pair 0 is q and k, pair 1 dout and v. Each product
-// of the tile is that of the streamed member with the transposed owned one. So both kinds of block run the same code.
+// A block owns a tile of keys or of query rows. It owns keys for dk and dv, or for the gradient of the bias, and rows
+// for dq. It streams over tiles of the other side. The tensors form pairs. Pair 0 is q and k, and pair 1 is dout and v.
+// Each product of a tile multiplies the streamed member of a pair by the transposed owned member. So blocks that own
+// keys and blocks that own rows run the same code.
 //
-// kPanels == 1: both owned tiles stay in shared memory, and the streamed tiles there are also operands of the
-// gradients. Otherwise the products process columns panel by panel, and a block computes one of kColumnParts parts of
-// the gradients' columns.
+// If kPanels is 1, the two owned tiles stay in shared memory, and the streamed tiles in shared memory are also operands
+// of the gradients. Otherwise the products process columns panel by panel, and a block computes one of kColumnParts
+// parts of the gradients' columns.
 #pragma once
 
 #include "../tiles/fp32_product.cuh"
@@ -36,21 +37,22 @@ struct SimtBackwardShape {
   static constexpr int kOwned = kTile.owned();
   static constexpr int kStreamed = kTile.streamed();
   static constexpr bool kResident = kTile.resident;
-  static constexpr int kPanel = Config::kPanel;  // columns of either pair in shared memory, if not resident
+  static constexpr int kPanel = Config::kPanel;  // number of columns of each pair in shared memory, if not resident
 
-  // Threads are a grid of kThreadsY x kThreadsX; a warp is 8 wide and 4 high. A thread has kRows x kCols of the scores
-  // (streamed by owned), and kOwnedRows x kDims of the gradients.
+  // Threads form a grid of kThreadsY x kThreadsX. A warp is 8 threads wide and 4 high. A thread has kRows x kCols of
+  // the scores, counted along the streamed and the owned side. It has kOwnedRows x kDims of the gradients.
   static constexpr int kLanesX = 8;
   static constexpr int kThreadsX = Config::kThreadsX;
   static constexpr int kThreadsY = Config::kThreads / kThreadsX;
   static constexpr int kRows = kStreamed / kThreadsY;
   static constexpr int kCols = kOwned / kThreadsX;
   static constexpr int kOwnedRows = kOwned / kThreadsY;
-  static constexpr int kStep = kThreadsX * kChunkBytes;  // bytes between a thread's chunks of a row
+  static constexpr int kStep = kThreadsX * kChunkBytes;  // bytes from one of a thread's chunks of a row to its next
   static_assert(kRows % 4 == 0 && kCols % 4 == 0 && kOwnedRows % 4 == 0 && kThreadsX % kLanesX == 0);
   using Place = ScorePlace<kOwnsKeys, 4 * kThreadsX>;
 
-  // Columns of pairs 0 and 1: those that products sum over, and those of the block's gradients.
+  // Numbers of columns for pair 0 and for pair 1. Products sum over kDepths columns. kGradientCols are the columns of
+  // the gradients in this block.
   static constexpr int kHeadDims[2] = {Config::kHeadDim, Config::kHeadDimV};
   static constexpr int kDepths[2] = {kTile.depth_0(), kTile.depth_1()};
   static constexpr int kGradientCols[2] = {Config::kCols0, Config::kCols1};
@@ -58,7 +60,7 @@ struct SimtBackwardShape {
   static constexpr int kDims = kGradientCols[kPair] / kThreadsX;
   static constexpr bool kHasScoreTiles = kTile.has_ds();
 
-  // A thread's numbers: of a tile of scores, and of the gradient of a pair.
+  // A thread's share of a tile of scores, and of the gradient of a pair.
   using Scores = float[kRows][kCols];
   template <int kPair>
   using Sums = float[kOwnedRows][kDims<kPair>];
@@ -68,7 +70,7 @@ struct SimtBackwardShape {
   template <int kPair>
   using StreamedTile = Fp32Tile<kStreamed, FlippedRows<kGradientCols[kPair], kRows>>;
   using PanelTile = Fp32Tile<kStreamed, FlippedRows<kPanel, kRows>>;
-  // Transposed tiles have a row for each column of the tensor.
+  // A transposed tile has a row for each column of the tensor.
   using TransposedRows = PaddedRows<kOwned, kTransposedPadding>;
   template <int kPair>
   using TransposedTile = Fp32Tile<kDepths[kPair], TransposedRows>;
@@ -89,7 +91,7 @@ struct SimtBackwardShape {
                 StreamedTile<1>::kRowBytes == float_bytes(1, Config::kCols1) &&
                 TransposedRows::kRowBytes == float_bytes(1, kOwned + kTransposedPadding));
   static_assert(kRows0 % kBankRowBytes == 0 && kRows1 % kBankRowBytes == 0 &&
-                kPanelRows % kBankRowBytes == 0);  // FlippedRows needs this alignment
+                kPanelRows % kBankRowBytes == 0);  // FlippedRows requires this alignment
 
   template <int kPair>
   static constexpr int kRowsAt = kPair == 0 ? kRows0 : kRows1;
@@ -97,7 +99,7 @@ struct SimtBackwardShape {
   static constexpr int kTransposedAt = kPair == 0 || !kResident ? kTransposed0 : kTransposed1;
 };
 
-// A thread's place in the grid. Warps fill the grid row by row.
+// Place of a thread in the grid. Warps fill the grid row by row.
 template <class Shape>
 struct SimtThread {
   int x;

@@ -1,8 +1,8 @@
-// One tile of the backward pass: p and the gradient of the scores, from products of tiles of q, k, dout and v.
+// One tile of the backward pass. Computes p and the gradient of the scores from products of tiles of q, k, dout and v.
 //
 //   p = exp(s - lse)    ds = p * (drop(dout v^T) - delta)    delta = rowsum(dout * o) - dlse
 //
-// If a row's lse is coarse, p is divided by the sum of the row's p: lse_rounding.cuh.
+// If lse of a row is coarse, p is divided by the sum of p over the row (lse_rounding.cuh).
 #pragma once
 
 #include "../attention/lse_rounding.cuh"
@@ -12,7 +12,7 @@
 
 namespace attend {
 
-// Computes product += streamed owned^T of a pair, for the thread's part of the tile.
+// Computes product += streamed owned^T of a pair, for the thread's share of the tile.
 template <int kPair, class Shape>
 __device__ __forceinline__ void add_pair(typename Shape::Scores& product, const SimtHead<typename Shape::Kernel>& head,
                                          int64 streamed, int64 owned, const SimtThread<Shape>& me) {
@@ -29,17 +29,17 @@ __device__ __forceinline__ void add_pair(typename Shape::Scores& product, const 
 #pragma unroll 1
     for (int col = 0; col < Shape::kHeadDims[kPair]; col += Shape::kPanel) {
       FiniteWatch unused;
-      __syncthreads();  // waits until every warp is done with the previous panel; it may then be overwritten
+      __syncthreads();  // waits until every warp has finished with the previous panel, which may then be overwritten
       load_rows<PanelTile>(Shape::kPanelRows, rows.columns_from(col), unused);
       load_transposed<typename Shape::TransposedPanel>(Shape::kTransposed0, transposed.columns_from(col));
-      __syncthreads();  // waits until the panel is loaded
+      __syncthreads();  // waits until the panel is loaded; all warps may then read it
       Fp32Rows<PanelTile>{Shape::kPanelRows + PanelTile::offset(me.y * Shape::kRows, 0)}.add_product(
           product, Owned{Shape::kTransposed0, me.x * kChunkBytes});
     }
   }
 }
 
-// Stores a thread's numbers to a tile of scores in shared memory.
+// Stores a thread's share to a tile of scores in shared memory.
 template <class Shape>
 __device__ __forceinline__ void store_score_tile(int smem_offset, const typename Shape::Scores& s,
                                                  const SimtThread<Shape>& me) {
@@ -54,14 +54,14 @@ __device__ __forceinline__ void store_score_tile(int smem_offset, const typename
   }
 }
 
-// Returns the saved rows of the tile, in shared memory.
+// Returns the saved rows of the tile in shared memory.
 template <class Shape>
 [[nodiscard]] __device__ __forceinline__ const SimtSavedRow* tile_saved_rows() {
   return reinterpret_cast<const SimtSavedRow*>(fp32_smem + Shape::kSaved);
 }
 
-// Corrects p of rows with a large lse, which are few. If lse is +inf, p becomes kNotSeen. If lse is coarse, p is
-// divided by the sum of the row's p (lse_rounding.cuh).
+// Corrects p in rows with a large lse, which are few. If lse is +inf, p becomes kNotSeen. If lse is coarse, p is
+// divided by the sum of p over the row (lse_rounding.cuh).
 template <class Shape>
 __device__ __forceinline__ void mend_rows_of_large_lse(typename Shape::Scores& p, const SimtThread<Shape>& me) {
   const auto place = me.place();
@@ -86,7 +86,7 @@ __device__ __forceinline__ void mend_rows_of_large_lse(typename Shape::Scores& p
   }
 }
 
-// Replaces q.k in s by p before dropping, or by kNotSeen. slope: see GridRules::apply().
+// Replaces q.k in s by p before dropout, or by kNotSeen. See GridRules::apply() for `slope`.
 template <class Shape>
 __device__ __forceinline__ void probabilities(typename Shape::Scores& s, typename Shape::Scores& slope,
                                               const TileRules<typename Shape::Kernel>& rules,
@@ -112,12 +112,13 @@ __device__ __forceinline__ void probabilities(typename Shape::Scores& s, typenam
   mend_rows_of_large_lse(s, me);
 }
 
-// Returns p after dropping. A dropped entry counts as not seen.
+// Returns p after dropout. A dropped entry becomes kNotSeen.
 [[nodiscard]] __device__ __forceinline__ float after_dropping(float p, bool kept, float scale) {
   return is_seen(p) && kept ? p * scale : kNotSeen;
 }
 
-// Initialises dp, to which dout v^T is added: to -delta, or to 0 if dropping scales the sum before delta is subtracted.
+// Initialises dp, to which dout v^T is added later. The initial value is -delta. With dropout it is 0, because dropout
+// scales the sum before delta is subtracted.
 template <class Shape>
 __device__ __forceinline__ void begin_gradients(typename Shape::Scores& dp, const SimtThread<Shape>& me) {
   const auto place = me.place();
@@ -131,7 +132,8 @@ __device__ __forceinline__ void begin_gradients(typename Shape::Scores& dp, cons
   }
 }
 
-// Replaces p by ds; kNotSeen stays. dp: begin_gradients() plus dout v^T. scale: of kept entries.
+// Replaces p by ds, except where p is kNotSeen. dp must hold the value of begin_gradients() plus dout v^T. `scale` is
+// the factor of entries that are not dropped.
 template <class Shape>
 __device__ __forceinline__ void score_gradients(typename Shape::Scores& p, const typename Shape::Scores& dp,
                                                 uint32 kept, float scale, const SimtThread<Shape>& me) {
@@ -151,7 +153,7 @@ __device__ __forceinline__ void score_gradients(typename Shape::Scores& p, const
   }
 }
 
-// Stores p after dropping to its tile in shared memory.
+// Stores p after dropout to its tile in shared memory.
 template <class Shape>
 __device__ __forceinline__ void store_kept(const typename Shape::Scores& p, uint32 kept, float scale,
                                            const SimtThread<Shape>& me) {
@@ -168,7 +170,8 @@ __device__ __forceinline__ void store_kept(const typename Shape::Scores& p, uint
   store_score_tile(Shape::kP, left, me);
 }
 
-// Stores the custom function's input scores to the tile of p in shared memory, given a tile of products.
+// Computes the input scores of the custom score function from a tile of products. Stores them to the tile of p in
+// shared memory.
 template <class Shape>
 __device__ __forceinline__ void store_own_scores(const typename Shape::Scores& products,
                                                  const TileRules<typename Shape::Kernel>& rules,
@@ -185,18 +188,20 @@ __device__ __forceinline__ void store_own_scores(const typename Shape::Scores& p
   store_score_tile(Shape::kP, s, me);
 }
 
-// Returns whether ds has a slope factor: the derivative of a score by scale q.k, or with kTerms by the term.
+// Returns whether ds has a slope as a factor. The slope is the derivative of a score by scale q.k, or by the bias for
+// kTerms.
 template <class Shape>
 [[nodiscard]] __device__ __forceinline__ constexpr bool has_slopes() {
   using Config = typename Shape::Kernel;
-  if constexpr (Shape::kKind == SimtGradient::kCaptures) return false;  // ds is the gradient of the function's value
+  // For kCaptures, ds is the gradient of the custom function's value.
+  if constexpr (Shape::kKind == SimtGradient::kCaptures) return false;
   if constexpr (Shape::kKind == SimtGradient::kTerms) return Score<Config>::kIsCustomWithSlope;
   return Score<Config>::kHasSlopes;
 }
 
-// Processes one tile. ds is stored to its tile in shared memory, and so is p after dropping if v has a gradient. With
-// kTerms, `ds` receives ds without the derivative of a transform. With kCaptures, the tile of p receives the custom
-// function's input scores. The streamed tiles and the saved rows must be loaded.
+// Processes one tile. The streamed tiles and the saved rows must be loaded. Stores ds to its tile in shared memory. If
+// v has a gradient, also stores p after dropout. For kTerms, `ds` receives ds without the derivative of the transform.
+// For kCaptures, the tile of p receives the input scores of the custom score function.
 template <class Shape>
 __device__ __forceinline__ void gradient_tile(typename Shape::Scores& ds, const SimtHead<typename Shape::Kernel>& head,
                                               const ScoreRules<typename Shape::Kernel>& head_rules,

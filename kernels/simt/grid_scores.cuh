@@ -1,4 +1,4 @@
-// Score rules for a tile that threads divide as a grid, with a small tile for each thread: simt's layout.
+// Applies score rules in simt's layout, in which threads divide a tile as a grid and each thread has a small tile.
 //
 //   const GridRules<Config, Place> grid = {tile, place};   // place: row and key of number (i, j) of the thread
 //   grid.template apply<kAllVisible, kOfTerms>(s, slope);
@@ -10,12 +10,13 @@
 
 namespace attend {
 
-// The positions of a thread's numbers in a tile of scores. Index i counts neighbours along one side. Along the other
-// side, j is element j % 4 of chunk j / 4, with four elements in a chunk; chunks are kChunkStep apart.
+// Positions of a thread's numbers in a tile of scores. Index i numbers neighbours along one side of the tile. Along the
+// other side, j is element j % 4 of chunk j / 4. A chunk has four elements, and a thread's chunks are kChunkStep apart.
+// kRowsAreI states that i is the side of the rows.
 template <bool kRowsAreI, int kChunkStep>
 struct ScorePlace {
   static constexpr bool kKeysAreJ = kRowsAreI;
-  int i_begin;  // a multiple of 4 if i counts keys
+  int i_begin;  // a multiple of 4 if i numbers keys
   int j_begin;  // a multiple of 4
 
   [[nodiscard]] static __device__ __forceinline__ constexpr int step(int j) { return j % 4 + j / 4 * kChunkStep; }
@@ -27,7 +28,7 @@ struct ScorePlace {
   }
 };
 
-// Returns whether this bit of GridRules::kept_bits() is set, so that its number is kept.
+// Returns whether the bit is set in a result of GridRules::kept_bits(). The number that belongs to it is then kept.
 [[nodiscard]] __device__ __forceinline__ bool is_kept(uint32 kept, int bit) {
   return (kept >> bit & 1) != 0;
 }
@@ -37,7 +38,7 @@ struct GridRules {
   const TileRules<Config>& rules;
   const Place& place;
 
-  // Replaces q.k in s by the score. slope: see TileRules::score().
+  // Replaces q.k in s by the score. See TileRules::score() for `slope`.
   template <bool kAllVisible, bool kOfTerms, class Scores>
   __device__ __forceinline__ void apply(Scores& s, Scores& slope) const {
 #pragma unroll
@@ -50,7 +51,7 @@ struct GridRules {
     if constexpr (!kAllVisible) hide_unseen(s);
   }
 
-  // Computes the custom function's input scores from products q.k.
+  // Computes the input scores of the custom score function from products q.k.
   template <bool kAllVisible, class Scores>
   __device__ __forceinline__ void own_scores(Scores& s, const Scores& products) const {
 #pragma unroll
@@ -63,13 +64,14 @@ struct GridRules {
     }
   }
 
-  // Returns the kept numbers of kM x kN: bit i * kN + j for number (i, j). Four neighbouring keys share one Philox
-  // block. Blocks are computed one after another, because several at a time would need registers that the sums occupy.
+  // Returns a bit for each of kM x kN numbers, set if dropout keeps the number. Bit i * kN + j belongs to number (i,
+  // j). Four neighbouring keys share one Philox block. The blocks are computed one after another, because several at a
+  // time would need registers that the sums occupy.
   template <int kM, int kN>
   [[nodiscard]] __device__ __forceinline__ uint32 kept_bits() const {
     static_assert(kM * kN <= 32 && kN % 4 == 0 && (Place::kKeysAreJ || kM % 4 == 0));
     if constexpr (Config::kIsPart) return kept_bits_of_part<kM, kN>();
-    constexpr int kStep = Place::kKeysAreJ ? 1 : kN;  // from the bit of one key to that of the next
+    constexpr int kStep = Place::kKeysAreJ ? 1 : kN;  // distance between the bits of two neighbouring keys
     uint32 bits = 0;
 #pragma unroll 1
     for (int block = 0; block < kM * kN / 4; ++block) {
@@ -86,7 +88,7 @@ struct GridRules {
   }
 
  private:
-  // Sets the scores that the block map hides to -inf. Four neighbours along j lie in one tile of the map.
+  // Sets the scores that the block map hides to -inf. Four neighbours along j lie in the same tile of the map.
   template <class Scores>
   __device__ __forceinline__ void hide_unseen(Scores& s) const {
     if constexpr (has_block_map<Config>()) {
@@ -106,8 +108,8 @@ struct GridRules {
     }
   }
 
-  // Returns kept_bits() for a part of a larger problem. There, neighbouring keys may lie in different Philox blocks, so
-  // each number needs one block.
+  // Returns kept_bits() for a part of a larger problem. Keys that are neighbours here may lie in different Philox
+  // blocks of the larger problem, so each number needs a block.
   template <int kM, int kN>
   [[nodiscard]] __device__ __forceinline__ uint32 kept_bits_of_part() const {
     uint32 bits = 0;

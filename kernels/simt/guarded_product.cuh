@@ -1,8 +1,8 @@
-// Products of tiles that hold NaN or infinities in places that some rows do not see.
+// Products of tiles that contain NaN or infinities in places that some rows do not see.
 //
-// In a matrix product an unseen entry is multiplied by 0, and 0 * NaN is NaN. So unseen entries are marked: their
-// probability, or the gradient of their score, is -0, and no other entry is -0. The loads detect whether all numbers of
-// a tile are finite. If so, the ordinary product is correct, because -0 adds nothing. Other tiles, which are rare, use
+// In a matrix product, an unseen entry is multiplied by 0, and 0 * NaN is NaN. So unseen entries are marked: their
+// probability, or the gradient of their score, is -0. No other entry is -0. The loads detect whether all numbers of a
+// tile are finite. If so, the ordinary product is correct, because -0 adds nothing. All other tiles are rare. They use
 // a product that skips marked entries.
 #pragma once
 
@@ -16,7 +16,7 @@ constexpr float kNotSeen = -0.0f;
   return __float_as_uint(number) != 0x80000000u;
 }
 
-// Returns a value as a seen entry: -0 becomes +0.
+// Returns the value of a seen entry, in which -0 becomes +0.
 [[nodiscard]] __device__ __forceinline__ float as_seen(float value) {
   return value + 0.0f;
 }
@@ -24,8 +24,8 @@ constexpr float kNotSeen = -0.0f;
 // A thread's columns of a tile with marked entries.
 template <class Tile>
 struct MarkedColumns {
-  int tile;  // offset of the tile
-  int col;   // offset of the thread's first column in a row
+  int tile;  // offset of the tile, in bytes
+  int col;   // offset of the thread's first column in a row, in bytes
 
   // Computes acc[i][j] += sum over rows r of a[r][i] * b[r][j]. If b is not finite, marked entries of a are skipped.
   template <class Sums, class Right>
@@ -39,7 +39,7 @@ struct MarkedColumns {
   }
 
  private:
-  // For the rare case; not optimised.
+  // Used in the rare case, and not optimised.
   template <class Sums, class Right>
   __device__ __forceinline__ void add_seen(Sums& acc, const Right& b) const {
 #pragma unroll 1

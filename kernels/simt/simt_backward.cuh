@@ -1,19 +1,22 @@
-// simt, backward: dq, dk, dv of o = drop(softmax(s)) v, with every option of the interface, on CUDA cores.
+// Backward pass of simt. Computes dq, dk and dv of o = drop(softmax(s)) v on CUDA cores, with every option of the
+// interface.
 //
-//   dv = drop(p)^T dout    dk = scale ds^T q    dq = scale ds k    (ds times the derivative of a transform)
+//   dv = drop(p)^T dout    dk = scale ds^T q    dq = scale ds k    (ds includes the derivative of a transform)
 //
-// Shapes   as in simt_forward.cuh; dk and dv are sums over the query heads that share a key head
-// Supports everything that simt_forward.cuh supports. The same bits from run to run: no atomic additions
-// Work     one kernel for dk and dv, whose blocks own tiles of keys, and one for dq, whose blocks own tiles of rows.
-//          Both compute p and ds again (backward_tile.cuh), so there are seven tile products. One pass would need five,
-//          but its order of additions to dq would change from run to run. simt_prepare.cuh runs before, simt_dterms.cuh
-//          after
-// Memory   SimtBackwardShape
-// Measured (B, H, S, D), full, TFLOP/s of 10 B H S^2 D operations. H200, CUDA 13.0
-//          float32  (8, 16, 2048, 64): 26.3; (8, 8, 2048, 128): 21.1
-//          bfloat16 the same: 24.4 and 19.7; (4, 8, 2048, 256): 9.7; (2, 4, 2048, 512): 5.2
-// Called   by compute 'simt': src/cuda/launch/simt.cpp
-// Source   Dao, FlashAttention-2 (2023), Algorithm 2
+// Shapes:   as in simt_forward.cuh. dk and dv are sums over the query heads that share a key head.
+// Supports: everything that simt_forward.cuh supports. Results are bit-identical from run to run, because there are no
+// atomic additions.
+// Work:     One kernel computes dk and dv, and its blocks own tiles of keys. Another computes dq, and its blocks own
+//           tiles of rows. Each kernel computes p and ds again (backward_tile.cuh), so there are seven products for
+//           each tile. A single kernel would need five, but the order of its additions to dq would change from run to
+//           run. simt_prepare.cuh runs before these kernels, and simt_dterms.cuh after them.
+// Memory:   see SimtBackwardShape.
+// Measured: TFLOP/s for (B, H, S, D) = (batch, heads, rows and keys, d), without a mask, on an H200 with CUDA 13.0. A
+//           backward pass counts 10 B H S^2 D operations. In float32, simt reaches 26.3 for (8, 16, 2048, 64), and 21.1
+//           for (8, 8, 2048, 128). In bfloat16, it reaches 24.4 and 19.7 for these two problems, 9.7 for (4, 8, 2048,
+//           256), and 5.2 for (2, 4, 2048, 512).
+// Called:   for the backend 'simt' by src/cuda/launch/simt.cpp.
+// Source:   Dao, FlashAttention-2 (2023), Algorithm 2.
 #pragma once
 
 #include "../attention/head_matrix.cuh"
@@ -24,8 +27,8 @@
 
 namespace attend {
 
-// A block's tile and part of the columns. Under a causal mask the longest tiles start first: the first tiles of keys,
-// the last tiles of rows.
+// Tile and part of the columns of a block. Under a causal mask, the longest tiles start first. These are the first
+// tiles of keys, and the last tiles of rows.
 template <class Config>
 struct SimtBackwardWork {
   uint32 sequence;
@@ -49,7 +52,7 @@ struct SimtBackwardWork {
   }
 };
 
-// Stores the gradient of the owned rows of pair 0 or 1, in the columns of this block's part.
+// Stores the gradient of the owned rows of a pair, in the columns of this block's part.
 template <int kPair, class Shape>
 __device__ __forceinline__ void store_gradient(const typename Shape::template Sums<kPair>& gradient, float factor,
                                                void* tensor, const TensorStrides& stride, uint32 batch, uint32 head,
@@ -75,7 +78,7 @@ __device__ __forceinline__ void store_gradient(const typename Shape::template Su
   }
 }
 
-// Computes gradient += (tile of scores at smem_offset)^T (streamed rows of the pair).
+// Computes gradient += s^T x. s is the tile of scores at smem_offset, and x are the streamed rows of the pair.
 template <int kPair, class Shape>
 __device__ __forceinline__ void add_gradient(typename Shape::template Sums<kPair>& gradient, int smem_offset,
                                              bool is_finite, const SimtThread<Shape>& me) {
@@ -84,7 +87,8 @@ __device__ __forceinline__ void add_gradient(typename Shape::template Sums<kPair
       gradient, Streamed{Shape::template kRowsAt<kPair>, me.x * kChunkBytes}, is_finite);
 }
 
-// Computes dk and dv of one tile of kBlockN keys. Grid: tiles of every key head of every sequence, times kColumnParts.
+// Computes dk and dv of one tile of kBlockN keys. The grid has kColumnParts blocks for each tile of every key head of
+// every sequence.
 template <class Config>
 __device__ void simt_backward_keys(const BackwardOptionArgs& args) {
   using Shape = SimtBackwardShape<Config, SimtGradient::kKeysValues>;
@@ -112,13 +116,13 @@ __device__ void simt_backward_keys(const BackwardOptionArgs& args) {
 #pragma unroll 1
     for (int64 row = next_tile(rows.begin / Config::kBlockM * Config::kBlockM); row < rows.end;
          row = next_tile(row + Config::kBlockM)) {
-      __syncthreads();  // waits until every warp is done with the previous tiles; they may then be overwritten
+      __syncthreads();  // waits until every warp has finished with the previous tiles, which may then be overwritten
       load_saved<Shape>(saved, row, span.seqlen_q);
-      // Waits until the tiles are loaded.
+      // Waits until the tiles are loaded; all warps may then read them.
       const bool is_finite = __syncthreads_and(load_streamed<Shape>(head, row, work.part));
       typename Shape::Scores ds = {};
       gradient_tile(ds, head, rules, args.options, row, key, me);
-      __syncthreads();  // waits until p and ds are complete
+      __syncthreads();  // waits until p and ds are complete; all warps may then read them
       add_gradient<1>(dv, Shape::kP, is_finite, me);
       add_gradient<0>(dk, Shape::kDs, is_finite, me);
     }
@@ -130,7 +134,8 @@ __device__ void simt_backward_keys(const BackwardOptionArgs& args) {
                     overwrites, me);
 }
 
-// Computes dq of one tile of kBlockM rows. Grid: tiles of every query head of every sequence, times kColumnParts.
+// Computes dq of one tile of kBlockM rows. The grid has kColumnParts blocks for each tile of every query head of every
+// sequence.
 template <class Config>
 __device__ void simt_backward_queries(const BackwardOptionArgs& args) {
   using Shape = SimtBackwardShape<Config, SimtGradient::kQueries>;
@@ -154,12 +159,12 @@ __device__ void simt_backward_queries(const BackwardOptionArgs& args) {
 #pragma unroll 1
   for (int64 key = next_tile(keys.begin / Config::kBlockN * Config::kBlockN); key < keys.end;
        key = next_tile(key + Config::kBlockN)) {
-    __syncthreads();  // waits until every warp is done with the previous tiles; they may then be overwritten
-    // Waits until the tiles are loaded.
+    __syncthreads();  // waits until every warp has finished with the previous tiles, which may then be overwritten
+    // Waits until the tiles are loaded; all warps may then read them.
     const bool is_finite = __syncthreads_and(load_streamed<Shape>(head, key, work.part));
     typename Shape::Scores ds = {};
     gradient_tile(ds, head, rules, args.options, key, row, me);
-    __syncthreads();  // waits until ds is complete
+    __syncthreads();  // waits until ds is complete; all warps may then read it
     add_gradient<0>(dq, Shape::kDs, is_finite, me);
   }
   store_gradient<0>(dq, base.gradient_scale, base.dq, base.dq_stride, span.batch, work.head, span.q_begin + row,

@@ -1,13 +1,13 @@
-// simt, gradients of the tensors that a custom score function reads, for any function.
+// Computes the gradients of the tensors that a custom score function reads, for any such function.
 //
-// Supports everything that simt_forward.cuh supports, except parts of a larger problem. The order of additions is not
-//          fixed: captured_shares.cuh
-// Work     a block owns a tile of keys of one query head, and loops over the tiles of rows that see some of it. It
-//          computes ds as in backward_tile.cuh, here as the gradient of the function's value. Then, for each pair, it
-//          evaluates the function's derivatives by the tensors' elements
-// Memory   SimtBackwardShape, with two tiles of scores: ds, and the function's input scores
-// Called   as a step of the backward pass of 'simt' and 'sm80_backward', if gradients of captures are requested:
-//          src/cuda/launch/captured_steps.hpp
+// Supports: everything that simt_forward.cuh supports, except parts of a larger problem. The order of additions is not
+//           fixed (captured_shares.cuh).
+// Work:     A block owns a tile of keys of one query head, and loops over the tiles of rows that see any of these keys.
+//           It computes ds as in backward_tile.cuh, but as the gradient of the function's value. Then it evaluates, for
+//           each pair, the derivatives of the function by the tensors' elements.
+// Memory:   see SimtBackwardShape. There are two tiles of scores: ds, and the input scores of the function.
+// Called:   by src/cuda/launch/captured_steps.hpp, as a step of the backward pass of 'simt' and 'sm80_backward', if
+//           gradients of captured tensors are requested.
 #pragma once
 
 #include "../attention/captured_shares.cuh"
@@ -18,8 +18,8 @@ namespace attend {
 template <class Config>
 using SimtCapturesShape = SimtBackwardShape<Config, SimtGradient::kCaptures>;
 
-// Adds the contributions of one tile, whose ds and scores are in shared memory. Warps run along keys, because their
-// captured elements are often neighbours.
+// Adds the contributions of one tile. ds and the input scores of the tile must be in shared memory. The lanes of a warp
+// have neighbouring keys, because the captured elements of such keys are often neighbours.
 template <class Config>
 __device__ __forceinline__ void add_shares_of_tile(const BackwardOptionArgs& args, const TileRules<Config>& rules) {
   using Shape = SimtCapturesShape<Config>;
@@ -37,7 +37,8 @@ __device__ __forceinline__ void add_shares_of_tile(const BackwardOptionArgs& arg
   }
 }
 
-// Grid: tiles of kBlockN keys of every query head of every sequence.
+// Adds the contributions of a tile of kBlockN keys. The grid has one block for each tile of every query head of every
+// sequence.
 template <class Config>
 __device__ void simt_captures(const BackwardOptionArgs& args) {
   using Shape = SimtCapturesShape<Config>;
@@ -59,13 +60,13 @@ __device__ void simt_captures(const BackwardOptionArgs& args) {
 #pragma unroll 1
   for (int64 row = next_tile(rows.begin / Config::kBlockM * Config::kBlockM); row < rows.end;
        row = next_tile(row + Config::kBlockM)) {
-    __syncthreads();  // waits until every warp is done with the previous tiles; they may then be overwritten
+    __syncthreads();  // waits until every warp has finished with the previous tiles, which may then be overwritten
     load_saved<Shape>(saved, row, span.seqlen_q);
     static_cast<void>(load_streamed<Shape>(head, row, 0));
-    __syncthreads();  // waits until the tiles are loaded
+    __syncthreads();  // waits until the tiles are loaded; all warps may then read them
     typename Shape::Scores ds = {};
     gradient_tile(ds, head, rules, args.options, row, key, me);
-    __syncthreads();  // waits until ds and the function's input scores are complete
+    __syncthreads();  // waits until ds and the input scores are complete; all warps may then read them
     add_shares_of_tile<Config>(args, rules.tile(row, key));
   }
 }

@@ -1,12 +1,13 @@
-// simt, the gradient of a term from memory: dterms = the sum of ds over the batch entries, heads and rows that the term
-// is broadcast to, in a fixed order.
+// Gradient of a bias that is read from memory. dterms is the sum of ds over the batch entries, heads and rows to which
+// the bias is broadcast, added in a fixed order.
 //
-// Shapes   dterms (1 or batch, 1 or num_heads_q, 1 or seqlen_q, seqlen_k); any strides whose last is 1
-// Work     a block owns one tile of dterms and visits every score tile that adds to it, so nothing of the size of the
-//          score matrix is stored. If a term is the same for all rows, it has too few tiles for that. Then a block sums
-//          over the rows of one tile of keys of one head (float32, in the workspace), and a second kernel sums over
-//          batch entries and heads
-// Called   as the last steps of the backward pass, if dterms is requested: src/cuda/launch/simt.cpp
+// Shapes:   dterms has the shape (1 or batch, 1 or num_heads_q, 1 or seqlen_q, seqlen_k), and any strides whose last is
+//           1.
+// Work:     A block owns one tile of dterms, and visits every tile of scores that adds to it. So nothing of the size of
+//           the score matrix is stored. If the bias is the same for all rows, dterms has too few tiles for this. In
+//           that case, a block sums ds over the rows for one tile of keys of one head, and writes float32 sums to the
+//           workspace. A second kernel sums over batch entries and heads.
+// Called:   by src/cuda/launch/simt.cpp, as the last steps of the backward pass, if dterms is requested.
 #pragma once
 
 #include "../attention/dterms_reduce.cuh"
@@ -19,7 +20,7 @@ namespace attend {
 template <class Config>
 using SimtDtermsShape = SimtBackwardShape<Config, SimtGradient::kTerms>;
 
-// Computes sum += ds of one tile of scores of one head.
+// Adds ds of one tile of scores of one head to `sum`.
 template <class Config>
 __device__ __forceinline__ void add_dterms_tile(typename SimtDtermsShape<Config>::Scores& sum,
                                                 const BackwardOptionArgs& args, const SimtHead<Config>& head, int64 row,
@@ -30,11 +31,11 @@ __device__ __forceinline__ void add_dterms_tile(typename SimtDtermsShape<Config>
   const KeyRange keys = rules.window.rows(row, min(row + Config::kBlockM, head.span.seqlen_q));
   if (keys.begin >= key + Config::kBlockN || keys.end <= key) return;
   if (!rules.map.template sees_any<Config::kBlockM, Config::kBlockN>(row, key)) return;
-  __syncthreads();  // waits until every warp is done with the previous tiles; they may then be overwritten
+  __syncthreads();  // waits until every warp has finished with the previous tiles, which may then be overwritten
   load_owned<Shape>(head, key);
   load_saved<Shape>(saved_rows(args, head.span, head.head), row, head.span.seqlen_q);
   static_cast<void>(load_streamed<Shape>(head, row, 0));
-  __syncthreads();  // waits until the tiles are loaded
+  __syncthreads();  // waits until the tiles are loaded; all warps may then read them
   typename Shape::Scores ds = {};
   gradient_tile(ds, head, rules, args.options, row, key, me);
 #pragma unroll
@@ -51,8 +52,8 @@ template <class Config>
   return {args, span, head, key_head_of(args, head)};
 }
 
-// Computes a tile of dterms that differ between rows. Grid: tiles of kBlockM rows and kBlockN keys (keys fastest) of
-// every batch entry and head of dterms.
+// Computes a tile of dterms, for a bias that differs between rows. The grid has one block for each tile of kBlockM rows
+// and kBlockN keys of every batch entry and head of dterms. Blocks with neighbouring tiles of keys are neighbours.
 template <class Config>
 __device__ void simt_dterms(const BackwardOptionArgs& args) {
   using Element = DtermsElementOf<Config>;
@@ -89,7 +90,8 @@ __device__ void simt_dterms(const BackwardOptionArgs& args) {
   }
 }
 
-// Sums over the rows of one tile of keys. Grid: tiles of kBlockN keys of every query head.
+// Sums ds over the rows, for one tile of keys. The grid has one block for each tile of kBlockN keys of every query
+// head.
 template <class Config>
 __device__ void simt_dterms_over_rows(const BackwardOptionArgs& args) {
   using Shape = SimtDtermsShape<Config>;
@@ -103,8 +105,8 @@ __device__ void simt_dterms_over_rows(const BackwardOptionArgs& args) {
 #pragma unroll 1
   for (int64 row = 0; row < base.seqlen_q; row += Config::kBlockM) add_dterms_tile(sum, args, tiles, row, key, me);
 
-  __syncthreads();  // waits until every warp is done with the tiles; the threads' sums may then overwrite them
-  auto* of_threads = reinterpret_cast<float*>(fp32_smem);  // (kThreadsY, kBlockN)
+  __syncthreads();  // waits until every warp has finished with the tiles, which the threads' sums may then overwrite
+  auto* of_threads = reinterpret_cast<float*>(fp32_smem);  // shape (kThreadsY, kBlockN)
   static_assert(Shape::kThreadsY * Config::kBlockN * 4 <= Config::kSmemBytes);
 #pragma unroll
   for (int j = 0; j < Shape::kCols; ++j) {
@@ -113,7 +115,7 @@ __device__ void simt_dterms_over_rows(const BackwardOptionArgs& args) {
     for (int i = 0; i < Shape::kRows; ++i) of_thread += sum[i][j];
     of_threads[me.y * Config::kBlockN + me.place().key(0, j)] = of_thread;
   }
-  __syncthreads();  // waits until all sums are written
+  __syncthreads();  // waits until all sums are written; all threads may then read them
   float* to = args.dterms_sums + (int64{batch} * base.num_heads_q + head) * base.seqlen_k + key;
   for (int i = threadIdx.x; i < Config::kBlockN && key + i < base.seqlen_k; i += Config::kThreads) {
     float total = 0.0f;

@@ -1,21 +1,22 @@
-// simt, forward: o = drop(softmax(s)) v and lse, with every option of the interface, on CUDA cores.
+// Forward pass of simt. Computes o = drop(softmax(s)) v and lse on CUDA cores, with every option of the interface.
 //
-// Shapes   q (batch, heads, seqlen_q, d), k (batch, heads_k, seqlen_k, d), v (batch, heads_k, seqlen_k, d_v); any
-//          strides whose last is 1, any alignment; packed sequences
-// Supports float32, float16, bfloat16 (all sums and probabilities in float32), d and d_v from 1 to 512, every option.
-//          Every architecture
-// Work     a block has kBlockM rows of a head and, if d_v is wide, one of kColumnParts parts of the columns of o. A
-//          warp has kWarpRows rows with all their keys. A lane has kRows x kKeys scores and kRows x kDims outputs.
-//          Tiles and products are those of ladder/08_fa2.cuh. q and k are loaded in panels of kPanel columns; with one
-//          panel q is loaded once
-// Memory   q and k transposed, v not transposed, p transposed: see Shape below. Tiles are loaded through registers,
-//          which widens 16-bit elements and detects NaN and infinities (guarded_product.cuh). Other blocks of the
-//          multiprocessor compute meanwhile
-// Measured (B, H, S, D), full, TFLOP/s. H200, CUDA 13.0
-//          float32  (8, 16, 2048, 64): 32.5; (8, 8, 2048, 128): 29.4
-//          bfloat16 the same: 33.9 and 28.5; (4, 8, 2048, 256): 24.5; (2, 4, 2048, 512): 13.8
-// Called   by compute 'simt', which 'auto' chooses if no faster kernel supports the problem: src/cuda/launch/simt.cpp
-// Source   Dao, FlashAttention-2 (2023), Algorithm 1
+// Shapes:   q (batch, heads, seqlen_q, d), k (batch, heads_k, seqlen_k, d), v (batch, heads_k, seqlen_k, d_v). Strides
+//           are arbitrary except that the last is 1. Alignment is arbitrary. Sequences may be packed.
+// Supports: float32, float16 and bfloat16, d and d_v from 1 to 512, every option, and every architecture. All sums and
+// probabilities are float32.
+// Work:     A block has kBlockM rows of a head. If d_v is large, the block has one of kColumnParts parts of the columns
+//           of o. A warp has kWarpRows rows with all their keys. A lane has kRows x kKeys scores and kRows x kDims
+//           outputs. Tiles and products are those of ladder/08_fa2.cuh. q and k are loaded in panels of kPanel columns.
+//           If there is only one panel, q is loaded only once.
+// Memory:   q, k and p are transposed in shared memory, and v is not (see SimtForwardShape). Tiles are loaded through
+//           registers, where 16-bit elements are widened and NaN and infinities are detected (guarded_product.cuh).
+//           While a block loads, other blocks on the multiprocessor compute.
+// Measured: TFLOP/s for (batch, heads, rows and keys, d), without a mask, on an H200 with CUDA 13.0. In float32, simt
+//           reaches 32.5 for (8, 16, 2048, 64), and 29.4 for (8, 8, 2048, 128). In bfloat16, it reaches 33.9 and 28.5
+//           for these two problems, 24.5 for (4, 8, 2048, 256), and 13.8 for (2, 4, 2048, 512).
+// Called:   for the backend 'simt' by src/cuda/launch/simt.cpp. 'auto' chooses simt if no faster kernel supports the
+//           problem.
+// Source:   Dao, FlashAttention-2 (2023), Algorithm 1.
 #pragma once
 
 #include "../attention/head_matrix.cuh"
@@ -34,20 +35,22 @@ namespace attend {
 template <class Config>
 struct SimtForwardShape {
   static constexpr int kPanels = Config::kPanels;  // number of panels of q and k
-  static constexpr int kPanel = Config::kPanel;    // columns of a panel
-  static constexpr int kCols = Config::kCols;      // columns of o in this block: head_dim_v or a part of it, rounded up
+  static constexpr int kPanel = Config::kPanel;    // number of columns of a panel
+  static constexpr int kCols = Config::kCols;      // number of columns of o in this block: head_dim_v or a part of it,
+                                                   // rounded up
   static constexpr int kLanesX = Config::kLanesX;
   static constexpr int kLanesY = kWarpThreads / kLanesX;
   static constexpr int kWarpRows = Config::kBlockM / (Config::kThreads / kWarpThreads);
   static constexpr int kRows = kWarpRows / kLanesY;
   static constexpr int kKeys = Config::kBlockN / kLanesX;
   static constexpr int kDims = kCols / kLanesX;
-  static constexpr int kStep = kLanesX * kChunkBytes;  // bytes between a lane's chunks in a row of k or v
+  static constexpr int kStep = kLanesX * kChunkBytes;  // distance in bytes between consecutive chunks that a lane reads
+                                                       // from a row of k or v
   static_assert(kRows % 4 == 0 && kKeys % 4 == 0 && kDims % 4 == 0 && kLanesX % 8 == 0 && kPanel % 8 == 0);
   static_assert(kPanels * kPanel >= Config::kHeadDim && Config::kColumnParts * kCols >= Config::kHeadDimV);
 
-  // Tiles in shared memory, and their offsets in bytes. p and v are swizzled, because a lane's keys are neighbours, and
-  // each lane writes p of four keys.
+  // Tiles in shared memory, and their offsets in bytes. p and v are swizzled, because the keys of a lane are
+  // neighbours, and each lane writes p of four keys.
   using QTile = Fp32Tile<kPanel, PaddedRows<Config::kBlockM, kTransposedPadding>>;
   using KTile = Fp32Tile<kPanel, PaddedRows<Config::kBlockN, kTransposedPadding>>;
   using VTile = Fp32Tile<Config::kBlockN, FlippedRows<kCols, 4>>;
@@ -66,15 +69,15 @@ struct SimtForwardShape {
   static_assert(kTile.smem_bytes() == Config::kSmemBytes);
   static_assert(kP - kV == VTile::kBytes && kQ - kP == PTile::kBytes && kK - kQ == QTile::kBytes &&
                 Config::kSmemBytes - kK == KTile::kBytes);
-  static_assert(kP % kBankRowBytes == 0);  // FlippedRows needs this alignment
+  static_assert(kP % kBankRowBytes == 0);  // FlippedRows requires this alignment
 
-  // A lane's numbers, and the positions of its scores.
+  // A lane's share of scores and outputs, and the positions of its scores.
   using Scores = float[kRows][kKeys];
   using Outputs = float[kRows][kDims];
   using Place = ScorePlace<true, 4 * kLanesX>;
 };
 
-// A lane's first row in the block's tile, and its position along the keys and along the columns of o.
+// First row of a lane in the block's tile, and the lane's position along the keys and along the columns of o.
 template <class Config>
 struct SimtLane {
   int row;
@@ -83,20 +86,21 @@ struct SimtLane {
   [[nodiscard]] __device__ __forceinline__ ChunksOfLane chunks() const { return {x, Config::kLanesX}; }
 };
 
-// Running softmax of a lane's rows. Maxima are the same in all lanes of a row. Sums cover only the lane's keys.
+// Running softmax of a lane's rows. The maximum of a row is the same in all lanes that share the row. A sum covers only
+// the lane's keys.
 template <class Config>
 struct SimtSoftmax {
   using Shape = SimtForwardShape<Config>;
   static constexpr int kRows = Shape::kRows;
-  float max[kRows];  // maximum of the visible scores; -inf before the first visible key
-  float sum[kRows];  // sum of exp(score - max)
+  float max[kRows];  // maximum of the visible scores, or -inf before the first visible key
+  float sum[kRows];  // sum of exp(score - max) over the lane's keys
 
   __device__ __forceinline__ void clear() {
 #pragma unroll
     for (int i = 0; i < kRows; ++i) max[i] = -kInfinity, sum[i] = 0.0f;
   }
 
-  // Returns the lse of row i over its keys. sum_of_lanes: the row sum over all lanes.
+  // Returns the lse of row i over its keys. `sum_of_lanes` is the row sum over all lanes.
   [[nodiscard]] __device__ __forceinline__ float lse(int i, float sum_of_lanes) const {
     return max[i] + logf(sum_of_lanes);
   }
@@ -126,20 +130,20 @@ struct SimtSoftmax {
   }
 };
 
-// A block's part of the problem.
+// The part of the problem that a block computes.
 template <class Config>
 struct SimtForwardWork {
   uint32 sequence;
   uint32 head;
-  int64 row;  // the tile's first row, in the sequence
-  int part;   // which part of the columns of o
+  int64 row;  // first row of the tile, counted in its sequence
+  int part;   // number of the part of the columns of o
 
   [[nodiscard]] static __device__ __forceinline__ SimtForwardWork mine(const ForwardArgs& args) {
     const uint32 part = blockIdx.x % Config::kColumnParts;
     const uint32 block = blockIdx.x / Config::kColumnParts;
     const uint32 blocks = gridDim.x / Config::kColumnParts;
     const auto row_tiles = static_cast<uint32>(num_tiles(args.seqlen_q, Config::kBlockM));
-    // Causal: the last tiles have the most keys and start first.
+    // Under a causal mask, the last tiles have the most keys, so they start first
     const auto [sequence, head, tile] = Config::kMask == MaskKind::kCausal
                                             ? tile_by_tile(blocks - 1 - block, args.batch, args.num_heads_q)
                                             : HeadTile::of_block(block, row_tiles, args.num_heads_q);
@@ -187,7 +191,7 @@ struct SimtForwardTiles {
   }
 };
 
-// Computes the lane's s += q k^T for the tile of keys from `key` on. Loads that tile's k and v. Returns whether v is
+// Adds q k^T to the lane's s, for the tile of keys from `key` on. Loads k and v of this tile. Returns whether v is
 // finite.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ bool simt_scores(typename SimtForwardShape<Config>::Scores& s,
@@ -198,18 +202,19 @@ template <class Config>
   bool v_is_finite = true;
 #pragma unroll 1
   for (int panel = 0; panel < Shape::kPanels; ++panel) {
-    __syncthreads();  // waits until every warp is done with the previous panel, and with p v of the previous tile; both
-                      // may then be overwritten
+    __syncthreads();  // waits until every warp has finished with the previous panel, and with p v of the previous tile;
+                      // their memory may then be overwritten
     if (Shape::kPanels > 1 || is_first) tiles.load_q(panel);
     tiles.load_k(key, panel);
     if (panel == 0) v_is_finite = tiles.load_v(key);
-    v_is_finite = __syncthreads_and(v_is_finite);  // waits until the panel and v are loaded
+    v_is_finite = __syncthreads_and(v_is_finite);  // waits until the panel and v are loaded; all warps may then read
+                                                   // them
     Fp32Columns<typename Shape::QTile>{Shape::kQ, lane.row * 4}.add_product(s, Keys{Shape::kK, lane.x * kChunkBytes});
   }
   return v_is_finite;
 }
 
-// Stores the lane's p, as columns of the tile in shared memory.
+// Stores the lane's p as columns of the tile in shared memory.
 template <class Config>
 __device__ __forceinline__ void simt_store_p(const typename SimtForwardShape<Config>::Scores& p,
                                              const typename SimtForwardShape<Config>::Place& place) {
@@ -224,7 +229,8 @@ __device__ __forceinline__ void simt_store_p(const typename SimtForwardShape<Con
   }
 }
 
-// kAddsToOutputs: merges the lane's part of o and lse into the float o and lse in memory, which cover other keys.
+// Merges the lane's share of o and lse into the float o and lse in memory, which cover other keys. Used if
+// kAddsToOutputs is set.
 template <class Config>
 __device__ __forceinline__ void simt_merge_output(const ForwardOptionArgs& args, const SequenceSpan& span,
                                                   const SimtForwardWork<Config>& work, const SimtLane<Config>& lane,
@@ -255,7 +261,7 @@ __device__ __forceinline__ void simt_merge_output(const ForwardOptionArgs& args,
   }
 }
 
-// Stores the lane's part of o and lse.
+// Stores the lane's share of o and lse.
 template <class Config>
 __device__ __forceinline__ void simt_store_output(const ForwardOptionArgs& args, const SequenceSpan& span,
                                                   const SimtForwardWork<Config>& work, const SimtLane<Config>& lane,
@@ -280,7 +286,7 @@ __device__ __forceinline__ void simt_store_output(const ForwardOptionArgs& args,
   }
 }
 
-// Turns the lane's q.k into p: applies the tile's rules, the softmax (which rescales o), and dropping.
+// Turns the lane's q.k into p. Applies the tile's rules, then the softmax, which rescales o, and then dropout.
 template <class Config>
 __device__ __forceinline__ void simt_weights(typename SimtForwardShape<Config>::Scores& s, SimtSoftmax<Config>& rows,
                                              typename SimtForwardShape<Config>::Outputs& o,
@@ -306,7 +312,8 @@ __device__ __forceinline__ void simt_weights(typename SimtForwardShape<Config>::
   }
 }
 
-// Computes one tile of kBlockM query rows. Grid: tiles of every query head of every sequence, times kColumnParts.
+// Computes one tile of kBlockM query rows. The grid has kColumnParts blocks for each tile of every query head of every
+// sequence.
 template <class Config>
 __device__ void simt_forward(const ForwardOptionArgs& args) {
   using Shape = SimtForwardShape<Config>;

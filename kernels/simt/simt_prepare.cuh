@@ -1,10 +1,11 @@
-// The first kernel of the backward pass: the saved values of every query row.
+// First kernel of the backward pass. Computes the saved values of every query row.
 //
 //   delta = rowsum(dout * o) - dlse
 //
-// kSoleKey: for rows that see only one key, delta uses o as it was before rounding (attention/sole_key.cuh)
-// Shapes   as in simt_backward.cuh; saved rows (batch, heads, rows of q) in the workspace
-// Source   Dao, FlashAttention-2 (2023), Algorithm 2, line 4
+// If kSoleKey is set, delta of a row that sees only one key uses o as it was before rounding (attention/sole_key.cuh).
+//
+// Shapes:   as in simt_backward.cuh. Saved rows (batch, heads, rows of q) are in the workspace.
+// Source:   Dao, FlashAttention-2 (2023), Algorithm 2, line 4.
 #pragma once
 
 #include "../attention/lse_rounding.cuh"
@@ -17,8 +18,8 @@
 
 namespace attend {
 
-// Computes the saved values of kBlockM rows. Grid: tiles of every query head of every sequence. Eight lanes share a
-// row.
+// Computes the saved values of kBlockM rows. The grid has one block for each tile of every query head of every
+// sequence. Eight lanes share a row.
 template <class Config>
 __device__ void simt_backward_prepare(const BackwardOptionArgs& args) {
   using Source = RowSource<Config>;

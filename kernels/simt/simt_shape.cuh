@@ -1,4 +1,4 @@
-// simt's tiles: the division of a block's work, and its layout of shared memory. The host chooses a tile
+// Tiles of simt: how a block's work is divided, and the layout of its shared memory. The host chooses a tile
 // (src/cuda/launch/simt_variant.cpp), and the kernels are compiled for it.
 #pragma once
 
@@ -7,7 +7,7 @@
 
 namespace attend {
 
-// A division of columns into `count` parts of `width`; the last part may have missing columns.
+// A division of columns into `count` parts with `width` columns each. In the last part, some columns may not exist.
 struct ColumnParts {
   int count, width;
 
@@ -17,13 +17,13 @@ struct ColumnParts {
   }
 };
 
-// The forward pass. Offsets in shared memory, in bytes: v, p, q, k.
+// Tile of the forward pass. Shared memory holds v, p, q and k, in this order. Offsets are in bytes.
 struct SimtForwardTile {
   int block_m, block_n, threads;
-  int lanes_x;          // lanes of a warp along the keys
-  int min_blocks;       // blocks that must fit on a multiprocessor
-  ColumnParts panels;   // panels of q and k; one panel is in shared memory at a time
-  ColumnParts columns;  // parts of the columns of o, one for each block
+  int lanes_x;          // number of a warp's lanes along the keys
+  int min_blocks;       // number of blocks that must fit on a multiprocessor
+  ColumnParts panels;   // panels of q and k. One panel is in shared memory at a time
+  ColumnParts columns;  // parts of the columns of o. Each block computes one part
 
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr int v_begin() const { return 0; }
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr int p_begin() const {
@@ -38,28 +38,32 @@ struct SimtForwardTile {
   }
 };
 
-// The gradients of a kernel of the backward pass: dk and dv, dq, dterms, or those of captured tensors.
+// Gradients that one kernel of the backward pass computes: dk and dv, dq, dterms, or the gradients of captured tensors.
 enum class SimtGradient { kKeysValues, kQueries, kTerms, kCaptures };
 
-// A query row's SavedRow in shared memory. log2_sum is stored separately, because few rows have one.
+// Values of a query row's SavedRow in shared memory. log2_sum is stored separately, because few rows have one.
 struct SimtSavedRow {
   float lse, delta;
 };
 
-// One kernel of the backward pass. It owns a tile of keys, or for dq a tile of rows, and streams over tiles of the
-// other kind. Offsets in shared memory, in bytes: the tiles of ds and p, if it has them (of captures: the function's
-// input scores); the streamed rows for the gradients' products; a panel of streamed rows; the owned tiles, transposed;
-// the saved rows; their log2_sum.
+// Tile of one kernel of the backward pass. The kernel owns a tile of keys, or for dq a tile of rows, and streams over
+// tiles of the other side. Shared memory holds these arrays, in this order, at offsets in bytes:
+// - The tile of ds, if the kernel has one.
+// - The tile of p, if the kernel has one. For kCaptures it holds the input scores of the custom score function.
+// - The streamed rows for the products of the gradients.
+// - A panel of streamed rows, if not resident.
+// - The owned tiles, transposed.
+// - The saved rows, and their log2_sum.
 struct SimtBackwardTile {
   SimtGradient gradient;
   int head_dim, head_dim_v;
   int block_m, block_n, threads;
-  int threads_x;       // threads of the grid along the owned side
-  int min_blocks;      // blocks that must fit on a multiprocessor
-  int resident;        // 1: owned tiles stay in shared memory; 0: they are loaded in panels
-  int panel;           // columns in shared memory at a time, if not resident
-  int parts;           // parts of the gradients' columns, one for each block
-  int cols_0, cols_1;  // columns of a part: of q and k, of v
+  int threads_x;       // number of threads of the grid along the owned side
+  int min_blocks;      // number of blocks that must fit on a multiprocessor
+  int resident;        // 1 if owned tiles stay in shared memory, 0 if they are loaded in panels
+  int panel;           // number of columns in shared memory at a time, if not resident
+  int parts;           // number of parts of the gradients' columns. Each block computes one part
+  int cols_0, cols_1;  // columns of a part: cols_0 for q and k, cols_1 for v
 
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool owns_keys() const { return gradient != SimtGradient::kQueries; }
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr int owned() const { return owns_keys() ? block_n : block_m; }
@@ -68,16 +72,17 @@ struct SimtBackwardTile {
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool has_p() const {
     return gradient == SimtGradient::kKeysValues || gradient == SimtGradient::kCaptures;
   }
-  // Returns whether the gradients are products with streamed rows.
+  // Returns whether the gradients are products with the streamed rows.
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool has_products() const {
     return gradient == SimtGradient::kKeysValues || gradient == SimtGradient::kQueries;
   }
-  // Return whether the streamed rows of pair 0 (q and k), and of pair 1 (dout and v), are in shared memory.
+  // These functions return whether the streamed rows of pair 0 (q and k), and of pair 1 (dout and v), are in shared
+  // memory.
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool has_rows_0() const { return resident || has_products(); }
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool has_rows_1() const {
     return resident || gradient == SimtGradient::kKeysValues;
   }
-  // Return the columns that products of a pair sum over.
+  // These functions return the number of columns over which the products of pair 0 and of pair 1 sum.
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr int depth_0() const { return round_up(head_dim, 8); }
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr int depth_1() const { return round_up(head_dim_v, 8); }
 

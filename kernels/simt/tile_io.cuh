@@ -1,7 +1,7 @@
-// Copies tiles of any element type from memory to float32 tiles in shared memory, and results back to memory.
+// Copies tiles of any element type from memory to float32 tiles in shared memory. Copies results back to memory.
 //
-// Loads pass through registers, because 16-bit elements have to be widened. They also report whether all loaded numbers
-// were finite: see guarded_product.cuh.
+// Loads pass through registers, because 16-bit elements have to be widened. Loads also report whether all loaded
+// numbers were finite (guarded_product.cuh).
 #pragma once
 
 #include "../attention/key_range.cuh"
@@ -11,11 +11,12 @@
 
 namespace attend {
 
-// Number of loads that a thread issues before it waits. Blocks that load columns in panels use most registers for sums.
+// Number of loads that a thread issues before it waits. Blocks that load columns in panels need most registers for
+// sums, so they have fewer loads in flight.
 template <class Config>
 constexpr int kLoadsInFlight = Config::kPanels == 1 ? 4 : 2;
 
-// Detects non-finite numbers: 0 * x is 0 for finite x, and NaN otherwise.
+// Detects non-finite numbers. 0 * x is 0 if x is finite, and NaN otherwise.
 struct FiniteWatch {
   float zero = 0.0f;
 
@@ -23,16 +24,17 @@ struct FiniteWatch {
   [[nodiscard]] __device__ __forceinline__ bool saw_other() const { return zero != 0.0f; }
 };
 
-// Rows of a tensor that a block loads: the first num_rows rows and num_cols columns exist, and zeros follow.
+// Rows of a tensor that a block loads. Only the first num_rows rows and num_cols columns exist. All other elements are
+// read as zeros.
 template <class Config>
 struct RowSource {
   using Storage = typename ElementOf<Config>::Storage;
-  const Storage* data;  // first row, first column
-  int64 row_stride;     // elements
+  const Storage* data;  // address of the first column of the first row
+  int64 row_stride;     // in elements
   int num_rows;
   int num_cols;
 
-  // offset: of the first row, in elements; row_stride is in elements too.
+  // `offset` is the offset of the first row, in elements. row_stride is also in elements.
   [[nodiscard]] static __device__ __forceinline__ RowSource of(const void* tensor, int64 offset, int64 row_stride,
                                                                int64 rows_left, int num_cols) {
     return {static_cast<const Storage*>(tensor) + offset, row_stride, static_cast<int>(min(rows_left, kBeyondTile)),
@@ -45,7 +47,7 @@ struct RowSource {
 
   template <int kCount>
   __device__ __forceinline__ void read(float (&values)[kCount], int row, int col) const {
-    if (row < num_rows && col < num_cols) {  // aligned rows consist of full runs
+    if (row < num_rows && col < num_cols) {  // the columns of aligned rows consist of full runs
       load_elements<Config>(values, data + row * row_stride + col);
     } else {
 #pragma unroll
@@ -81,8 +83,9 @@ __device__ __forceinline__ void load_rows(int smem_offset, const RowSource<Confi
 }
 
 // Loads columns of the tensor into rows of the tile at smem_offset. Lanes have neighbouring rows of the tensor, so that
-// they write to neighbouring banks. Without vectors, a warp loads 8 columns of 4 rows. These are full sectors in
-// memory, and with 4 floats of padding after each row of the tile they use every bank once.
+// they write to neighbouring banks. If the rows are not aligned, a warp loads 8 columns of 4 rows. These are full
+// sectors in memory. Together with 4 floats of padding after each row of the tile, the warp's stores then use every
+// bank once.
 template <class Tile, class Config>
 __device__ __forceinline__ void load_transposed(int smem_offset, const RowSource<Config>& source) {
   constexpr int kRows = Tile::kCols, kDepth = Tile::kRows;
@@ -113,7 +116,7 @@ __device__ __forceinline__ void load_transposed(int smem_offset, const RowSource
   }
 }
 
-// Writes numbers to four neighbours of a row from `col` on, if they are below num_cols.
+// Writes numbers to four neighbouring columns of a row, from `col` on. Columns from num_cols on are skipped.
 template <class Config>
 __device__ __forceinline__ void store_chunk(typename ElementOf<Config>::Storage* row, int col, int num_cols,
                                             const float (&numbers)[kChunkFloats]) {
@@ -148,8 +151,8 @@ __device__ __forceinline__ void store_row(typename ElementOf<Config>::Storage* r
   }
 }
 
-// kAddsToOutputs: writes keep * (a row of floats) + factor * numbers to the lane's columns of the row. Without has_row
-// the old contents are ignored, because they may be undefined.
+// Writes keep * row + factor * numbers to the lane's columns of a row of floats. If has_row is false, the old contents
+// of the row are ignored, because they may be undefined. Used if kAddsToOutputs is set.
 template <int kDims>
 __device__ __forceinline__ void add_to_row(float* row, int num_cols, ChunksOfLane at, const float (&numbers)[kDims],
                                            bool has_row, float keep, float factor) {

@@ -1,4 +1,4 @@
-// Operands of mma.m16n8k16 from tiles in shared memory.
+// Reads operands of mma.m16n8k16 from tiles in shared memory.
 #pragma once
 
 #include "../common/portable.cuh"
@@ -9,22 +9,22 @@
 
 namespace attend {
 
-// Reads 16 x 16 blocks of a tile. The lane-dependent part of the address is computed once.
+// Reads 16 x 16 blocks of a tile. The part of the address that depends on the lane is computed only once.
 template <class Tile>
 class BlockReader {
  public:
-  // Returns a reader of blocks as A, or as B with rows of the tile as its rows (V): matrices 0 and 1 are rows 0-7 and
-  // 8-15.
+  // Returns a reader for operand A, or for operand B if rows of the tile are rows of B, as for V. Matrices 0 and 1 of a
+  // block are then rows 0-7 and 8-15.
   [[nodiscard]] static __device__ __forceinline__ BlockReader by_rows(const Tile& tile, int lane) {
     return BlockReader(tile, lane % 16, lane / 16);
   }
-  // Returns a reader of blocks as B with rows of the tile as its columns (K): matrices 0 and 1 are columns 0-7 and
-  // 8-15.
+  // Returns a reader for operand B if rows of the tile are columns of B, as for K. Matrices 0 and 1 of a block are then
+  // columns 0-7 and 8-15.
   [[nodiscard]] static __device__ __forceinline__ BlockReader by_columns(const Tile& tile, int lane) {
     return BlockReader(tile, lane / 16 * 8 + lane % 8, lane / 8 % 2);
   }
 
-  // Return the block whose first element is (row, column), both multiples of 16.
+  // These functions return the block whose first element is (row, column). The two numbers must be multiples of 16.
   [[nodiscard]] __device__ __forceinline__ OperandA a(int row, int column) const {
     const LoadedMatrices m = ldmatrix_x4(Tile::moved(address_, row, column / kChunkElements));
     return {{m.matrix[0], m.matrix[1], m.matrix[2], m.matrix[3]}};

@@ -11,7 +11,7 @@ struct Extent<Item[kCount]> {
   static constexpr int kLength = kCount;
 };
 
-// For float[kM][kN]: kM and kN.
+// Numbers of rows and columns of an array type: kM and kN for float[kM][kN].
 template <class Array>
 constexpr int kRowsOf = Extent<Array>::kLength;
 template <class Array>

@@ -1,10 +1,10 @@
-// Register-tiled products of float32 tiles in shared memory.
+// Products of float32 tiles in shared memory. Each thread computes a tile of sums in registers.
 //
-// A product sums over the rows of b. Each step uses one row of b, a vector along the result's columns, and one number
-// of a for each of the thread's rows. So every multiplication reads an accumulator, a number of b, and a number of a
-// that the next multiplications reuse. Each of the two register banks delivers one operand a clock. The accumulator and
-// the number of b come from different banks. In a sum of vectors of a times vectors of b (rows of both), both operands
-// would come from the same bank.
+// A product sums over the rows of b. Each step uses one row of b, which is a vector along the columns of the result. It
+// also uses one number of a for each of the thread's rows. So every multiplication reads an accumulator, a number of b,
+// and a number of a that the next multiplications reuse. Each of the two register banks delivers one operand a clock.
+// The accumulator and the number of b come from different banks. If products summed along the rows of a and b instead,
+// the two numbers would come from the same bank.
 //
 //   Fp32Columns<ATile>{a, a_col}.add_product(acc, Fp32Chunks<BTile, kStep>{b, b_col});   // acc += a^T b
 //   Fp32Rows<ATile>{a}.add_product(acc, Fp32Chunks<BTile, kStep>{b, b_col});             // acc += a b
@@ -15,7 +15,7 @@
 
 namespace attend {
 
-// Computes acc[i][..] += a * b: one row of an outer product. Every other row runs backwards, so that each
+// Computes acc[i][j] += a * b[j] for all j, which is one row of an outer product. In odd rows, j descends, so that each
 // multiplication shares an operand with the previous one.
 template <int kM, int kN>
 __device__ __forceinline__ void multiply_row(float (&acc)[kM][kN], int i, float a, const float (&b)[kN]) {
@@ -26,29 +26,29 @@ __device__ __forceinline__ void multiply_row(float (&acc)[kM][kN], int i, float 
   }
 }
 
-// A thread's columns of a tile, as chunks that are kStep bytes apart in each row: the right side of a product.
+// Right side of a product: a thread's columns of a tile, as chunks that are kStep bytes apart in each row.
 template <class TileOfRows, int kStep>
 struct Fp32Chunks {
   using Tile = TileOfRows;
-  int tile;  // offset of the tile
-  int col;   // offset of the thread's first column in a row
+  int tile;  // offset of the tile, in bytes
+  int col;   // offset of the thread's first column in a row, in bytes
 
   template <int kN>
   __device__ __forceinline__ void load(float (&numbers)[kN], int row) const {
     load_numbers<kN, kStep>(numbers, tile + row * Tile::kRowBytes + (col ^ Tile::flip(row)));
   }
-  // As load(numbers, row), with flip = Tile::flip(row), which some rows share.
+  // Loads a row, given flip = Tile::flip(row), which several rows have in common.
   template <int kN>
   __device__ __forceinline__ void load(float (&numbers)[kN], int row, int flip) const {
     load_numbers<kN, kStep>(numbers, tile + row * Tile::kRowBytes + (col ^ flip));
   }
 };
 
-// A thread's neighbouring columns of a tile: the left side of a product with the tile's transpose.
+// Left side of a product with the transpose of a tile: a thread's neighbouring columns of this tile.
 template <class Tile>
 struct Fp32Columns {
-  int tile;  // offset of the tile
-  int col;   // offset of the thread's first column in a row
+  int tile;  // offset of the tile, in bytes
+  int col;   // offset of the thread's first column in a row, in bytes
 
   // Computes acc[i][j] += sum over rows r of a[r][i] * b[r][j].
   template <class Sums, class Right>
@@ -79,12 +79,12 @@ struct Fp32Columns {
   }
 };
 
-// A thread's neighbouring rows of a tile: the left side of a product.
+// Left side of a product: a thread's neighbouring rows of a tile.
 template <class Tile>
 struct Fp32Rows {
   int first;  // Tile::offset() of the first row, including its flip
 
-  // Computes acc[i][j] += sum over rows r of b of a[i][r] * b[r][j].
+  // Computes acc[i][j] += sum over the rows r of b of a[i][r] * b[r][j].
   template <class Sums, class Right>
   __device__ __forceinline__ void add_product(Sums& acc, const Right& b) const {
     constexpr int kM = kRowsOf<Sums>;

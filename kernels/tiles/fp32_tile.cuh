@@ -1,5 +1,5 @@
-// Tiles of float32 in shared memory, as rows of 16-byte chunks. All offsets are in bytes. Tile offsets count from the
-// start of dynamic shared memory.
+// Tiles of float32 in shared memory, as rows of 16-byte chunks. All offsets are in bytes. Offsets of tiles are measured
+// from the start of dynamic shared memory.
 #pragma once
 
 #include "../common/portable.cuh"
@@ -10,23 +10,23 @@ namespace attend {
 extern __shared__ __align__(1024) unsigned char fp32_smem[];
 
 constexpr int kChunkFloats = kChunkBytes / 4;
-constexpr int kBankRowBytes = 128;  // all banks once: 8 chunks
+constexpr int kBankRowBytes = 128;  // size of all banks together, which is 8 chunks
 
-// Two layouts of rows, which avoid bank conflicts for readers and writers of a tile. Chunk c of row r is in place c ^
-// (flip(r) / kChunkBytes).
+// Two layouts of rows follow. They avoid bank conflicts when a tile is read and written. Chunk c of row r is stored at
+// place c ^ (flip(r) / kChunkBytes).
 
-// Rows with kPad floats of padding, which shift the banks from row to row.
+// Layout whose rows have kPad floats of padding, so that each row starts in another bank.
 template <int kColumns, int kPad>
 struct PaddedRows {
   static constexpr int kCols = kColumns;
-  static constexpr int kRun = 0;  // not flipped
+  static constexpr int kRun = 0;  // rows are not flipped
   static constexpr int kRowBytes = (kCols + kPad) * 4;
 
   [[nodiscard]] static __device__ __forceinline__ int flip(int /*row*/) { return 0; }
 };
 
-// For lanes that read the same columns of rows that are kRun apart. Rows start at multiples of 128 bytes. So a flip
-// changes only bits 4 to 6 of an address, and one XOR suffices for kRun rows.
+// Layout for lanes that read the same columns of rows that are kRunOfRows apart. Rows start at multiples of 128 bytes.
+// So a flip changes only bits 4 to 6 of an address, and one XOR suffices for kRun rows.
 template <int kColumns, int kRunOfRows>
 struct FlippedRows {
   static_assert(kColumns % 32 == 0);
@@ -47,18 +47,18 @@ struct Fp32Tile : Layout {
   }
 };
 
-// The division of a row's columns among lanes: this lane has chunk `lane` of every `lanes` chunks.
+// How the columns of a row are divided among lanes. This lane has chunk number `lane` of every `lanes` chunks.
 struct ChunksOfLane {
   int lane;
   int lanes;
 
-  // Returns the column of the lane's d-th number.
+  // Returns the column of the lane's number d.
   [[nodiscard]] __device__ __forceinline__ int column(int d) const {
     return (d / kChunkFloats * lanes + lane) * kChunkFloats + d % kChunkFloats;
   }
 };
 
-// Loads kN numbers of a row: a pair, or chunks that are kStep bytes apart.
+// Loads kN numbers of a row. The numbers are a pair, or chunks that are kStep bytes apart.
 template <int kN, int kStep>
 __device__ __forceinline__ void load_numbers(float (&numbers)[kN], int offset) {
   static_assert(kN == 2 || kN % kChunkFloats == 0);

@@ -1,5 +1,5 @@
-// Writes o from accumulators to global memory in 16-byte stores. Each lane of a quad holds only 2 neighbouring elements
-// of a row, so the rows are assembled in shared memory first.
+// Writes o from accumulators to global memory in 16-byte stores. Each lane holds only 2 neighbouring elements of a row,
+// so the rows are assembled in shared memory first.
 #pragma once
 
 #include "../common/element.cuh"
@@ -9,8 +9,9 @@
 
 namespace attend {
 
-// Writes 16 rows of a warp, from `row` on: accumulators (accumulator_mask.cuh) times factor, rounded. In a swizzled
-// tile the 4-byte stores of the 32 lanes go to 32 banks. tile: has chunk and index(), as in smem_tile.cuh.
+// Multiplies a warp's accumulators (accumulator_mask.cuh) by the factors, rounds them, and writes them as 16 rows of
+// the tile, from `row` on. `tile` has the members chunk and index() of smem_tile.cuh. If it is swizzled, the 4-byte
+// stores of the 32 lanes access 32 different banks.
 template <class Element, int kCount>
 __device__ __forceinline__ void write_accumulators(auto& tile, int row, const float (&value)[kCount],
                                                    const float (&factor)[kRowsOfThread]) {
@@ -23,7 +24,8 @@ __device__ __forceinline__ void write_accumulators(auto& tile, int row, const fl
   }
 }
 
-// Stores kRows rows of the tile from `row` on, by one warp; the first `rows` of them exist. row_stride is in elements.
+// Stores kRows rows of the tile, from `row` on, to global memory. One warp calls it. Only the first `rows` of them
+// exist. row_stride is in elements.
 template <int kRows, class Tile>
 __device__ __forceinline__ void store_tile_rows(const Tile& tile, int row, void* destination, int64 row_stride,
                                                 int64 rows) {

@@ -1,9 +1,9 @@
-// A block's dynamic shared memory as a struct.
+// The dynamic shared memory of a block as a struct.
 #pragma once
 
 namespace attend {
 
-// Returns the storage. The host allocates Config::kSmemBytes, which must equal its size.
+// Returns the storage. The host allocates Config::kSmemBytes bytes, which must equal the size of Storage.
 template <class Storage, class Config>
 [[nodiscard]] __device__ __forceinline__ Storage& shared_storage() {
   static_assert(sizeof(Storage) == Config::kSmemBytes, "the table of steps and the kernel disagree");

@@ -8,17 +8,18 @@
 
 namespace attend {
 
-// A thread's part of tiles that follow each other in global memory: one column of chunks, in every kRowStep-th row.
+// A thread's share of tiles that follow each other in global memory. It is one column of chunks, in every kRowStep-th
+// row.
 template <int kThreads, class Tile>
 class CpAsyncTileLoader {
  public:
-  // `first`: the place of the first tile. row_stride is in elements, here and below.
+  // `first` is the place of the first tile in shared memory. row_stride is in elements, here and below.
   __device__ __forceinline__ CpAsyncTileLoader(Tile& first, const void* source, int64 row_stride)
       : source_(static_cast<const char*>(source) + row() * row_stride * kTileElementBytes + column() * kChunkBytes),
         first_(smem_address(first.chunk)) {}
 
-  // Starts the copies of the next tile, to `offset` bytes after the place of the first one. `rows` of its rows exist.
-  // The others become zero, because a missing key must not bring a NaN into 0 * v.
+  // Starts the copies of the next tile, to `offset` bytes behind the place of the first tile. Only the first `rows`
+  // rows exist. The others become zero, because a NaN in a missing key would make 0 * v NaN.
   __device__ __forceinline__ void load(uint32 offset, int64 row_stride, int rows) {
     const int64 step = kRowStep * kTileElementBytes * row_stride;
     const uint32 target = first_ + offset + Tile::index(row(), column()) * kChunkBytes;

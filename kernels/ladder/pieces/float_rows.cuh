@@ -1,4 +1,4 @@
-// Tiles of float32 rows in shared memory.
+// Loads tiles of float32 rows into shared memory.
 #pragma once
 
 #include "../../attention/head_matrix.cuh"
@@ -7,15 +7,16 @@
 
 namespace attend {
 
-// The columns of a tile's rows: `exist` are loaded from memory, and zeros follow up to column `filled`.
+// Numbers of columns of a tile. The first `exist` columns are loaded from memory, and zeros are stored in the columns
+// from `exist` to `filled`.
 struct LoadedColumns {
   int exist;
   int filled;
 };
 
-// Loads rows of the matrix from row `begin` on, and zeros after its last row. tile: float[rows][columns]. Each row has
-// a warp, whose lanes load neighbouring elements, in full sectors of 32 bytes. The caller provides barriers before and
-// after.
+// Loads rows of the matrix, from row `begin` on, into the tile float[rows][columns]. Rows behind the last row of the
+// matrix become zeros. Each row has a warp, whose lanes load neighbouring elements in full sectors of 32 bytes. The
+// caller must put barriers before and after the call.
 template <class Config, class Tile>
 __device__ __forceinline__ void load_tile(Tile& tile, const HeadMatrix<const float>& matrix, int64 begin,
                                           LoadedColumns columns) {

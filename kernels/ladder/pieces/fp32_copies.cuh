@@ -1,11 +1,11 @@
-// Asynchronous copies of float32 rows from memory to tiles in shared memory. Rung 08.
+// Asynchronous copies of float32 rows from memory to tiles in shared memory. Rung 08 uses them.
 #pragma once
 
 #include "../../tiles/fp32_tile.cuh"
 
 namespace attend {
 
-// Starts a copy of 4 or 16 bytes. A missing element is not read; zeros are written instead.
+// Starts a copy of 4 or 16 bytes. If the element does not exist, nothing is read, and zeros are written.
 template <int kBytes>
 __device__ __forceinline__ void copy_async(int smem_offset, const float* gmem, bool exists) {
   const auto to = static_cast<uint32>(__cvta_generic_to_shared(fp32_smem + smem_offset));
@@ -17,14 +17,14 @@ __device__ __forceinline__ void copy_async(int smem_offset, const float* gmem, b
   }
 }
 
-// Waits for all copies that this thread has started. Other threads may read them after the next barrier.
+// Waits for all copies that this thread has started. Other threads may read the data after the next barrier.
 __device__ __forceinline__ void wait_for_copies() {
   asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
-// Starts the copies of a tensor's rows to a tile. Rows from num_rows on and columns from kHeadDim on become zeros. A
-// thread copies chunk t % 8 of every panel in the rows t / 8 + i * kRowStep. i * kRowStep and t / 8 have no set bit in
-// common, so the flips of these rows differ by a constant XOR.
+// Starts the copies of a tensor's rows to a tile. Rows from num_rows on and columns from kHeadDim on become zeros.
+// Thread t copies chunk t % 8 of every panel, in the rows t / 8 + i * kRowStep. The numbers i * kRowStep and t / 8 have
+// no set bit in common, so the flips of these rows differ by a constant XOR.
 template <class Config, class Tile>
 __device__ __forceinline__ void copy_tile_async(int smem_offset, const float* gmem, int64 row_stride, int64 num_rows) {
   constexpr int kRows = Tile::kRows, kCols = Tile::kCols;
@@ -65,9 +65,10 @@ struct TransposedCopies {
   static constexpr int kWarps = Config::kThreads / 32;
   static_assert(kDepth % 8 == 0 && kRows % (kChunkFloats * kWarps) == 0);
 
-  // Copies one number at a time. A warp copies 8 columns of 4 rows. These are full 32-byte sectors in memory, and in a
-  // tile with 4 floats of padding they use every bank once. Chunk l of a tile's row holds rows l, l + kLanes, l + 2
-  // kLanes and l + 3 kLanes of the tensor, and so on for the next 4 kLanes rows. kLanes = 1 keeps the order of rows.
+  // Starts copies of 4 bytes each. A warp copies 8 columns of 4 rows. These are full 32-byte sectors in memory. In a
+  // tile with 4 floats of padding, the stores use every bank once. Rows of the tensor are permuted within each group of
+  // 4 kLanes rows: chunk l of a tile's row holds the rows l, l + kLanes, l + 2 kLanes and l + 3 kLanes of the group.
+  // kLanes = 1 keeps the order of rows.
   template <int kLanes>
   static __device__ __forceinline__ void start(int smem_offset, const float* gmem, int64 row_stride, int64 num_rows) {
     const int rows_left = static_cast<int>(min(num_rows, int64{kRows}));

@@ -1,4 +1,4 @@
-// Masks and signs for a thread's tile of float32 scores. Rung 08.
+// Masks and negates a thread's tile of float32 scores. Rung 08 uses it.
 #pragma once
 
 #include "../../attention/key_range.cuh"
@@ -8,7 +8,8 @@
 
 namespace attend {
 
-// A thread's keys of a tile: the j-th is j % 4 * kInChunk + j / 4 * kOfChunks keys after the first.
+// Positions of a thread's keys in a tile. Key j lies j % 4 * kInChunk + j / 4 * kOfChunks keys behind the thread's
+// first key.
 template <int kInChunk, int kOfChunks>
 struct KeySteps {
   [[nodiscard]] static __device__ __forceinline__ constexpr int key(int j) {
@@ -25,8 +26,8 @@ __device__ __forceinline__ void negate(float (&s)[kM][kN]) {
   }
 }
 
-// Sets the scores of keys that their row does not see to -inf. first_key: the thread's first, relative to tile_key.
-// Steps: KeySteps; s: float[rows][keys].
+// Sets the scores of keys that their row does not see to -inf. `first_key` is the thread's first key, relative to
+// tile_key. Steps is a KeySteps, and s is float[rows][keys].
 template <class Steps, class Scores>
 __device__ __forceinline__ void mask_scores(Scores& s, const WindowMask& mask, int64 first_row, int64 tile_key,
                                             int first_key) {

@@ -1,4 +1,4 @@
-// Stores a thread's tile of float32 results to memory. Rung 08.
+// Stores a thread's tile of float32 results to memory. Rung 08 uses it.
 #pragma once
 
 #include "../../common/portable.cuh"
@@ -9,7 +9,7 @@ namespace attend {
 
 enum class Fp32StoreMode {
   kOverwrite,
-  kAdd,  // adds to memory: a reduction in the L2 cache, for which no thread waits
+  kAdd,  // adds to memory by a reduction in the L2 cache, for which no thread waits
 };
 
 template <class Config, Fp32StoreMode kMode>
@@ -21,7 +21,7 @@ struct Fp32Store {
   static constexpr bool kAddsVectors = false;
 #endif
 
-  // Stores four neighbours, or those below num_cols.
+  // Stores four neighbouring numbers, or only the first num_cols of them if there are fewer.
   static __device__ __forceinline__ void chunk(float* memory, const float4& value, int num_cols) {
     const float numbers[kChunkFloats] = {value.x, value.y, value.z, value.w};
     if constexpr (kAddsVectors) {
@@ -43,7 +43,7 @@ struct Fp32Store {
     }
   }
 
-  // Stores factor * numbers to the thread's columns of a row, which begins at `memory`.
+  // Stores factor * numbers to the thread's columns of a row that begins at `memory`.
   template <int kDims>
   static __device__ __forceinline__ void row(const float (&numbers)[kDims], float factor, float* memory,
                                              ChunksOfLane at) {
@@ -57,7 +57,7 @@ struct Fp32Store {
     }
   }
 
-  // Stores the thread's neighbouring rows; only the first num_rows of them exist.
+  // Stores the thread's neighbouring rows. Only the first num_rows of them exist.
   template <class Rows>
   static __device__ __forceinline__ void rows(const Rows& numbers, float factor, float* memory, int64 row_stride,
                                               int64 num_rows, ChunksOfLane at) {

@@ -1,7 +1,8 @@
-// The textbook matrix product of a block: a 64 x 64 tile of C = A B. Shared memory holds 16 steps of the depth at a
-// time, and each of 256 threads has 4 x 4 elements of C in registers.
+// The textbook matrix product of a block, which computes a 64 x 64 tile of C = A B. Shared memory holds 16 steps of the
+// depth at a time. Each of 256 threads has 4 x 4 elements of C in registers.
 //
-// Callers pass functions that fetch elements. So one product computes q k^T, P v and P^T dout, with masks and scales.
+// Callers pass functions that fetch elements. So the same product computes q k^T, P v and P^T dout, with masks and
+// scales.
 #pragma once
 
 #include "../../common/portable.cuh"
@@ -10,7 +11,7 @@
 namespace attend {
 
 struct ProductTile : ProductTileShape {
-  static constexpr int kThreadSize = 4;  // rows and columns of C in a thread, 16 apart
+  static constexpr int kThreadSize = 4;  // number of rows, and of columns, of C in a thread. They are 16 apart
 
   struct SharedStorage {
     float a[kDepth][kRow];  // a[step][row of C]
@@ -19,11 +20,12 @@ struct ProductTile : ProductTileShape {
 
   float c[kThreadSize][kThreadSize] = {};
 
-  // Return the row and column in the tile of c[i][j].
+  // These functions return the row and the column of c[i][j] in the tile.
   [[nodiscard]] static __device__ __forceinline__ int row(int i) { return static_cast<int>(threadIdx.x) / 16 + 16 * i; }
   [[nodiscard]] static __device__ __forceinline__ int col(int j) { return static_cast<int>(threadIdx.x) % 16 + 16 * j; }
 
-  // Sets tile[step][i] = get(i, step), for steps that are neighbours in memory: neighbouring threads load them.
+  // Sets tile[step][i] = get(i, step), for an operand whose steps are neighbours in memory. Neighbouring threads load
+  // neighbouring steps.
   template <class Get>
   static __device__ __forceinline__ void fill_along_depth(float (&tile)[kDepth][kRow], const Get& get) {
 #pragma unroll
@@ -33,7 +35,7 @@ struct ProductTile : ProductTileShape {
     }
   }
 
-  // As fill_along_depth(), for rows or columns of C that are neighbours in memory.
+  // Does the same for an operand whose rows or columns of C are neighbours in memory.
   template <class Get>
   static __device__ __forceinline__ void fill_across_depth(float (&tile)[kDepth][kRow], const Get& get) {
 #pragma unroll
@@ -43,12 +45,12 @@ struct ProductTile : ProductTileShape {
     }
   }
 
-  // Computes c += A B over the steps [begin, end) of the depth. fill(shared, step) loads kDepth steps from `step` on
-  // into shared memory, with zeros beyond the matrices and beyond `end`.
+  // Computes c += A B over the steps [begin, end) of the depth. fill(shared, step) must load kDepth steps, from `step`
+  // on, into shared memory, and store zeros beyond the matrices and beyond `end`.
   template <class Fill>
   __device__ __forceinline__ void multiply(SharedStorage& shared, int64 begin, int64 end, const Fill& fill) {
     for (int64 step = begin; step < end; step += kDepth) {
-      __syncthreads();  // waits until all threads are done with the previous steps; they may then be overwritten
+      __syncthreads();  // waits until all threads have finished with the previous steps, which may then be overwritten
       fill(shared, step);
       __syncthreads();  // waits until all elements have arrived; they may then be read
 #pragma unroll

@@ -1,5 +1,4 @@
-// The work of one block of a forward kernel: kBlockM query rows of one head, and the tiles of kBlockN keys that they
-// see.
+// Work of one block of a forward kernel: kBlockM query rows of one head, and the tiles of kBlockN keys that they see.
 #pragma once
 
 #include "../../attention/head_matrix.cuh"
@@ -15,17 +14,17 @@ struct RowTile {
   uint32 head;         // head of q and o
   uint32 head_k;       // head of k and v
   int64 row_begin;     // first query row
-  int key_tiles;       // tiles 0 to key_tiles - 1 have a visible key
-  int unmasked_tiles;  // all rows see all keys of the tiles below this one
+  int key_tiles;       // the tiles 0 to key_tiles - 1 have a visible key
+  int unmasked_tiles;  // all rows see all keys of the tiles 0 to unmasked_tiles - 1
   WindowMask mask;
 
-  // Returns the end of the keys that the row sees: 0 to seqlen_k.
+  // Returns the end of the keys that the row sees, from 0 to seqlen_k.
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr int key_end(int64 row) const {
     return static_cast<int>(mask.row(row).end);
   }
 
-  // Returns the block's work in a grid of all row tiles of all query heads (Grid::kRowTiles). Under a causal mask the
-  // last rows of a head have the most keys. They start first, so that no long block starts when the others are done.
+  // Returns the block's work in a grid of all row tiles of all query heads (Grid::kRowTiles). Under a causal mask, the
+  // last rows of a head have the most keys. They start first, so that no long block starts when all others have ended.
   template <class Config>
   [[nodiscard]] static ATTEND_HOST_DEVICE constexpr RowTile of_block(const ForwardArgs& args, uint32 block) {
     constexpr bool kCausal = Config::kMask == MaskKind::kCausal;

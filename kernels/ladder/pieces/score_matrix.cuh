@@ -1,4 +1,5 @@
-// The matrices S, P and dS of rung 01 in the workspace: their places, and their visible elements.
+// The matrices S, P and dS of rung 01 in the workspace. This file computes their places and reads their visible
+// elements.
 #pragma once
 
 #include "../../attention/head_matrix.cuh"
@@ -9,8 +10,8 @@ namespace attend {
 
 using Rows = HeadMatrix<const float>;
 
-// Returns matrix `index` of the workspace, (seqlen_q, seqlen_k) of one head: forward has S, then P; backward has P and
-// dS.
+// Returns matrix `index` (seqlen_q, seqlen_k) of one head in the workspace. In the forward pass, matrix 0 is S and
+// later P. In the backward pass, matrix 0 is P and matrix 1 is dS.
 template <class Args>
 __device__ __forceinline__ HeadMatrix<float> score_matrix(const Args& args, int index, uint32 batch, uint32 head) {
   const int64 all_heads = int64{args.batch} * args.num_heads_q;
@@ -18,7 +19,7 @@ __device__ __forceinline__ HeadMatrix<float> score_matrix(const Args& args, int 
   return {static_cast<float*>(args.workspace) + at * args.seqlen_q * args.seqlen_k, args.seqlen_k, args.seqlen_q};
 }
 
-// Returns delta of one head, which lies after the two matrices of backward.
+// Returns delta of one head. It lies behind the two matrices of the backward pass.
 __device__ __forceinline__ float* delta_row(const BackwardArgs& args, uint32 batch, uint32 head) {
   return score_matrix(args, 2, 0, 0).data + (int64{batch} * args.num_heads_q + head) * args.seqlen_q;
 }
@@ -27,14 +28,14 @@ __device__ __forceinline__ float element_or_zero(const Rows& matrix, int64 row, 
   return row < matrix.num_rows && col < num_cols ? matrix.row(row)[col] : 0.0f;
 }
 
-// Returns an element of P or dS. Elements that the mask hides count as 0. They are never read, so they need not be
+// Returns an element of P or dS, or 0 if the mask hides it. Hidden elements are never read, so they need not be
 // written.
 __device__ __forceinline__ float visible_or_zero(const HeadMatrix<float>& scores, const WindowMask& mask, int64 row,
                                                  int64 key) {
   return row < mask.seqlen_q && mask.row(row).contains(key) ? scores.row(row)[key] : 0.0f;
 }
 
-// The tile of a block of a Grid::kScoreTiles launch.
+// The tile of scores that a block computes, in a launch with Grid::kScoreTiles.
 template <class Config>
 struct ScoreMatrixTile {
   uint32 batch, head;

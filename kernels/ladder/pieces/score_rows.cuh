@@ -1,4 +1,4 @@
-// The online softmax of a score tile in shared memory, with a warp for each row. Rungs 05 and 06.
+// The online softmax of a tile of scores in shared memory, with a warp for each row. Rungs 05 and 06 use it.
 #pragma once
 
 #include "../../common/numbers.cuh"
@@ -6,7 +6,7 @@
 
 namespace attend {
 
-// Tiles and statistics of a block.
+// Tiles and statistics of a block in shared memory.
 template <class Config>
 struct ScoreRowsStorage {
   static constexpr int kStride = odd_stride(Config::kHeadDim);
@@ -14,10 +14,10 @@ struct ScoreRowsStorage {
   float q[Config::kBlockM][kStride];
   float k[Config::kBlockN][kStride];
   float v[Config::kBlockN][ThreadGrid<Config>::kColsV];
-  float s[Config::kBlockM][odd_stride(Config::kBlockN)];  // scores, then probabilities
-  float row_max[Config::kBlockM];                         // m: running row maximum
-  float row_sum[Config::kBlockM];                         // l: running row sum
-  float rescale[Config::kBlockM];                         // exp(m_old - m), the factor for the accumulated o
+  float s[Config::kBlockM][odd_stride(Config::kBlockN)];  // scores, and later probabilities
+  float row_max[Config::kBlockM];                         // m, the running row maximum
+  float row_sum[Config::kBlockM];                         // l, the running row sum
+  float rescale[Config::kBlockM];                         // exp(m_old - m), by which the accumulated o is multiplied
 
   __device__ __forceinline__ void load_keys(const HeadMatrix<const float>& k_rows,
                                             const HeadMatrix<const float>& v_rows, int64 key_begin) {
@@ -25,7 +25,7 @@ struct ScoreRowsStorage {
     load_tile<Config>(v, v_rows, key_begin, {Config::kHeadDimV, ThreadGrid<Config>::kColsV});
   }
 
-  // Computes s = scale q k^T with the mask. The caller provides barriers before and after.
+  // Computes s = scale q k^T with the mask. The caller must put barriers before and after the call.
   __device__ __forceinline__ void compute_scores(const WindowMask& mask, int64 row_begin, int64 key_begin,
                                                  float scale) {
     using Grid = ThreadGrid<Config>;
@@ -39,7 +39,7 @@ struct ScoreRowsStorage {
     }
   }
 
-  // Turns s into exp(s - m), and updates m, l and rescale. The caller provides barriers before and after.
+  // Turns s into exp(s - m), and updates m, l and rescale. The caller must put barriers before and after the call.
   __device__ __forceinline__ void update_softmax() {
     static_assert(Config::kBlockN % kWarpThreads == 0);
     const int lane = static_cast<int>(threadIdx.x) % kWarpThreads;

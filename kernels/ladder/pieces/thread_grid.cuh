@@ -1,8 +1,8 @@
-// A block's threads as a grid of 16 columns, which divides S and o in rungs 05 to 07.
+// The threads of a block as a grid of 16 columns, which divides S and o in rungs 05 to 07.
 //
-// A thread has a small tile of each: rows row(0), row(1), ... and columns col(0), col(1), ... Neighbouring threads have
-// neighbouring columns, so lanes read neighbouring words. A loaded value is used for an entire row or column of the
-// thread's tile.
+// A thread has a small tile of S and of o: the rows row(0), row(1), ... and the columns col(0), col(1), ...
+// Neighbouring threads have neighbouring columns, so lanes read neighbouring words. A loaded value is used for an
+// entire row or column of the thread's tile.
 #pragma once
 
 #include "../../common/numbers.cuh"
@@ -16,11 +16,11 @@ template <class Config>
 struct ThreadGrid {
   static constexpr int kColThreads = kGridColumns;
   static constexpr int kRowThreads = Config::kThreads / kColThreads;
-  static constexpr int kRows = Config::kBlockM / kRowThreads;  // rows of a thread
-  static constexpr int kKeys = Config::kBlockN / kColThreads;  // keys of a thread: columns of S
-  // Columns of o, including padding columns, which are always 0.
+  static constexpr int kRows = Config::kBlockM / kRowThreads;  // number of rows of a thread
+  static constexpr int kKeys = Config::kBlockN / kColThreads;  // number of keys of a thread, which are columns of S
+  // Number of columns of o, including padding columns, which are always 0.
   static constexpr int kColsV = round_up(Config::kHeadDimV, kColThreads);
-  static constexpr int kCols = kColsV / kColThreads;  // columns of o of a thread
+  static constexpr int kCols = kColsV / kColThreads;  // number of columns of o of a thread
   static_assert(kRows * kRowThreads == Config::kBlockM && kKeys * kColThreads == Config::kBlockN);
 
   [[nodiscard]] static __device__ __forceinline__ int row(int i) {
@@ -30,7 +30,7 @@ struct ThreadGrid {
     return static_cast<int>(threadIdx.x) % kColThreads + j * kColThreads;
   }
 
-  // Computes c = A B^T: the scores of this thread from rows of q and keys in shared memory.
+  // Computes the scores of this thread, s = q k^T, from rows of q and k in shared memory.
   template <int kStride>
   static __device__ __forceinline__ void multiply_qk(float (&s_frag)[kRows][kKeys],
                                                      const float (&q)[Config::kBlockM][kStride],
@@ -55,7 +55,7 @@ struct ThreadGrid {
     }
   }
 
-  // Computes o_frag += P V for probabilities and values in shared memory.
+  // Computes o_frag += P V from probabilities and values in shared memory.
   template <int kStride>
   static __device__ __forceinline__ void multiply_pv(float (&o_frag)[kRows][kCols],
                                                      const float (&p)[Config::kBlockM][kStride],
@@ -75,8 +75,7 @@ struct ThreadGrid {
     }
   }
 
-  // Multiplies s_frag by scale, and sets it to -inf if the mask hides the key. The tile begins at (row_begin,
-  // key_begin).
+  // Multiplies s_frag by scale, and sets scores of hidden keys to -inf. The tile begins at (row_begin, key_begin).
   static __device__ __forceinline__ void scale_and_mask(float (&s_frag)[kRows][kKeys], const WindowMask& mask,
                                                         int64 row_begin, int64 key_begin, float scale) {
 #pragma unroll
@@ -87,7 +86,8 @@ struct ThreadGrid {
     }
   }
 
-  // Calls visit(row of the tile, column of o, element of o_frag) for the elements inside o, to load or to store them.
+  // Calls visit(row of the tile, column of o, element of o_frag) for the elements inside o. The caller loads or stores
+  // them.
   template <class Visit>
   static __device__ __forceinline__ void for_each_output(float (&o_frag)[kRows][kCols], int64 num_rows,
                                                          const Visit& visit) {

@@ -1,5 +1,5 @@
-// Tiles of q, k and v that the copy engine writes to a block's shared memory, and the barriers between it and the warps
-// that read them. Needs Config::kStages: the number of buffers of k, and of v.
+// Tiles of q, k and v that the copy engine writes to a block's shared memory, and the barriers between the copy engine
+// and the warps that read the tiles. Config::kStages is the number of buffers of k, and of v.
 #pragma once
 
 #include "../../common/element.cuh"
@@ -15,14 +15,14 @@ struct alignas(kSwizzleAtom) TmaStorage {
   Bits16 q[Config::kBlockM * Config::kHeadDim];
   Bits16 k[Config::kStages][Config::kBlockN * Config::kHeadDim];
   Bits16 v[Config::kStages][Config::kBlockN * Config::kHeadDim];
-  Mbarrier q_full;                   // completes when the bytes of q have landed
-  Mbarrier k_full[Config::kStages];  // completes when the bytes of a tile have landed; its buffer may then be read
+  Mbarrier q_full;                   // completes when the bytes of q have arrived; q may then be read
+  Mbarrier k_full[Config::kStages];  // completes when the bytes of a tile have arrived; its buffer may then be read
   Mbarrier v_full[Config::kStages];
-  Mbarrier k_empty[Config::kStages];  // completes when each reading warp has arrived; its buffer may then be
+  Mbarrier k_empty[Config::kStages];  // completes when each reading warp has arrived; the buffer may then be
                                       // overwritten
   Mbarrier v_empty[Config::kStages];
 
-  // Initialises the barriers. One thread calls it; a barrier of the block must follow.
+  // Initialises the barriers. One thread calls it. A barrier of the block must follow.
   __device__ __forceinline__ void init_barriers() {
     constexpr int kReaders = Config::kBlockM / kWarpgroupRows * kWarpgroup / 32;
     q_full.init(1);
@@ -36,7 +36,7 @@ struct alignas(kSwizzleAtom) TmaStorage {
   }
 };
 
-// The work of the one thread that issues copies.
+// Work of the one thread that issues copies.
 template <class Config>
 struct TmaTileLoader {
   static constexpr uint32 kTileBytes = Config::kBlockN * Config::kHeadDim * sizeof(Bits16);
@@ -48,8 +48,9 @@ struct TmaTileLoader {
     smem.q_full.arrive_expect_bytes(sizeof(smem.q));
     tma_load_tile(smem.q, args.q_map, smem.q_full, tile.row_begin, tile.head, tile.batch);
   }
-  // Waits until the tile kStages before has released the buffer, then starts the copy of tile n. That release is the
-  // buffer's (n / kStages - 1)-th. In the first round the barriers are new, and a wait for parity 1 passes.
+  // Waits until the buffer's previous tile, n - kStages, has been released, and then starts the copy of tile n. The
+  // buffer has then been released n / kStages times. In the first round the barriers are new, and a wait for parity 1
+  // returns at once.
   __device__ __forceinline__ void load_k(int n) const {
     const int stage = n % Config::kStages;
     smem.k_empty[stage].wait(n / Config::kStages % 2 ^ 1);
@@ -66,7 +67,8 @@ struct TmaTileLoader {
   }
 };
 
-// Releases a buffer that the warp has read. Its products must be complete: wgmma_wait comes before.
+// Releases a buffer that the warp has read. The products that read it must be complete, so wgmma_wait() must come
+// before.
 __device__ __forceinline__ void release(Mbarrier& empty) {
   if (threadIdx.x % 32 == 0) empty.arrive();
 }

@@ -1,4 +1,4 @@
-// The online softmax over a tile of keys in shared memory, with one query row for each warp. Rungs 03 and 04.
+// The online softmax over a tile of keys in shared memory, with one query row for each warp. Rungs 03 and 04 use it.
 #pragma once
 
 #include "../../common/numbers.cuh"
@@ -7,11 +7,11 @@
 
 namespace attend {
 
-// Tiles of keys and values, and the query row of each warp.
+// Tiles of keys and values, and the query row of each warp, in shared memory.
 template <class Config>
 struct WarpRowStorage {
   static constexpr int kWarps = Config::kThreads / kWarpThreads;
-  // Padded with zeros, so that lanes have equal numbers of columns.
+  // Number of columns of v. Columns are padded with zeros, so that lanes have equal numbers of columns.
   static constexpr int kColsV = round_up(Config::kHeadDimV, kWarpThreads);
 
   float q[kWarps][Config::kHeadDim];
@@ -28,14 +28,15 @@ struct WarpRowStorage {
 template <class Config>
 struct WarpRow {
   using SharedStorage = WarpRowStorage<Config>;
-  static constexpr int kKeys = Config::kBlockN / kWarpThreads;        // keys of a lane: lane, lane + 32, ...
-  static constexpr int kCols = SharedStorage::kColsV / kWarpThreads;  // columns of a lane: lane, lane + 32, ...
+  static constexpr int kKeys = Config::kBlockN / kWarpThreads;        // number of keys of a lane: lane, lane + 32, ...
+  static constexpr int kCols = SharedStorage::kColsV / kWarpThreads;  // number of columns of a lane: lane, lane + 32,
+                                                                      // ...
 
-  float row_max = -kInfinity;  // m: running row maximum
-  float row_sum = 0.0f;        // this lane's part of l
-  float o_frag[kCols] = {};    // sum of exp(s - m) v
+  float row_max = -kInfinity;  // m, the running row maximum
+  float row_sum = 0.0f;        // this lane's share of l
+  float o_frag[kCols] = {};    // the sum of exp(s - m) v
 
-  // Processes the first num_keys keys of the tile; q is the row in shared memory.
+  // Processes the first num_keys keys of the tile. q is the query row in shared memory.
   __device__ __forceinline__ void update(const SharedStorage& shared, const float* q, int num_keys, float scale) {
     const int lane = static_cast<int>(threadIdx.x) % kWarpThreads;
     float s_frag[kKeys] = {};
@@ -52,7 +53,8 @@ struct WarpRow {
       new_max = fmaxf(new_max, s_frag[j]);
     }
     new_max = warp_max(new_max);
-    const float rescale = expf(row_max - exponent_base(new_max));  // 0 for the first tile: exp(-inf - m)
+    const float rescale = expf(row_max - exponent_base(new_max));  // rescale is 0 for the first tile, because row_max
+                                                                   // is -inf
     row_max = new_max;
     row_sum *= rescale;
 #pragma unroll
@@ -92,8 +94,8 @@ struct WarpRow {
     return static_cast<int>(threadIdx.x) % kWarpThreads + c * kWarpThreads;
   }
 
-  // Computes o_frag += p v for the 32 keys of the tile from `begin` on; each lane holds one probability. Keys that the
-  // row does not see are skipped, not multiplied by 0, because their values may be infinite.
+  // Computes o_frag += p v for the 32 keys of the tile from `begin` on. Each lane holds p of one key. Keys that the row
+  // does not see are skipped instead of being multiplied by 0, because their values may be infinite.
   __device__ __forceinline__ void add_values(const SharedStorage& shared, float p, int begin, int num_keys) {
     const int end = min(kWarpThreads, num_keys - begin);
 #pragma unroll 4

@@ -1,8 +1,8 @@
 // The two matrix products of attention for a warpgroup of 64 query rows, and the epilogue.
 //
-// q, k and v tiles of kBlockM or kBlockN rows lie in shared memory as swizzled panels of 64 columns (smem_address.cuh).
-// s, p and o are in registers, in the layout of accumulator_mask.cuh. p is packed as the A operand with the same
-// layout.
+// Tiles of q have kBlockM rows, and tiles of k and v have kBlockN rows. They lie in shared memory as swizzled panels of
+// 64 columns (smem_address.cuh). s, p and o are in registers, in the layout of accumulator_mask.cuh. p is packed into
+// the A operand, which has the same layout.
 #pragma once
 
 #include "../../attention/online_softmax.cuh"
@@ -17,14 +17,15 @@ namespace attend {
 
 template <class Config>
 struct WarpgroupTile {
-  static constexpr int kScores = Config::kBlockN / 2;     // values of a thread
-  static constexpr int kPairs = Config::kBlockN / 4;      // 16-bit pairs of a thread
-  static constexpr int kOutputs = Config::kHeadDimV / 2;  // values of a thread
+  static constexpr int kScores = Config::kBlockN / 2;     // number of values of a thread
+  static constexpr int kPairs = Config::kBlockN / 4;      // number of 16-bit pairs of a thread
+  static constexpr int kOutputs = Config::kHeadDimV / 2;  // number of values of a thread
   static constexpr uint32 kPanelBytesQ = Config::kBlockM * kSwizzleBytes;
   static constexpr uint32 kPanelBytesK = Config::kBlockN * kSwizzleBytes;
 };
 
-// Starts s = q k^T (or -q k^T). Until wgmma_wait() returns, s must not be accessed. q: the warpgroup's first row.
+// Starts s = q k^T, or s = -q k^T if kNegateScores is set. Until wgmma_wait() returns, s must not be accessed. q_smem
+// is the address of the warpgroup's first row of q.
 template <class Config>
 __device__ __forceinline__ void begin_qk(float (&s)[WarpgroupTile<Config>::kScores], uint32 q_smem, uint32 k_smem) {
   static_assert(kFitsTiles<Config>);
@@ -60,19 +61,19 @@ __device__ __forceinline__ void begin_pv(float (&o)[WarpgroupTile<Config>::kOutp
   wgmma_commit();
 }
 
-// Packs neighbours in a row into pairs. The accumulator's order is that of the A operand.
+// Packs neighbours in a row into pairs. The order of accumulators is that of the A operand.
 template <class Element, int kCount>
 __device__ __forceinline__ void pack_p(uint32 (&p)[kCount], const float (&score)[2 * kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) p[i] = Element::pack(score[2 * i], score[2 * i + 1]);
 }
 
-// The two rows of a thread in one of the block's warpgroups.
+// The two rows of a thread, among the rows of the block's warpgroups.
 struct ThreadRows {
   int64 row[kRowsOfThread];
-  int key_end[kRowsOfThread];  // the row sees keys below this
+  int key_end[kRowsOfThread];  // the row sees the keys before this one
 
-  // thread: number among the threads that have rows, counted over all warpgroups.
+  // `thread` is the number of the thread among the threads that have rows, across all warpgroups.
   [[nodiscard]] static __device__ __forceinline__ ThreadRows of_thread(const RowTile& tile, int thread) {
     const int64 row = tile.row_begin + accumulator_row(thread);
     return {{row, row + kRowHalf}, {tile.key_end(row), tile.key_end(row + kRowHalf)}};
@@ -88,7 +89,7 @@ __device__ __forceinline__ void mask_tile(float (&s)[WarpgroupTile<Config>::kSco
   mask_keys(s, static_cast<int>(threadIdx.x), num_keys);
 }
 
-// Writes o / l and lse of the thread's rows to memory. Rows past the end of q are not written.
+// Writes o / l and lse of the thread's rows to memory. Rows behind the last row of q are not written.
 template <class Config>
 __device__ __forceinline__ void store_rows(const ForwardArgs& args, const RowTile& tile, const ThreadRows& rows,
                                            OnlineSoftmax& softmax, const float (&o)[WarpgroupTile<Config>::kOutputs]) {

@@ -1,5 +1,6 @@
-// Types of nvcuda::wmma for rungs 09 to 11: 16 x 16 x 16 products of 16-bit elements, summed in float32. The layout of
-// a fragment is undocumented. But element i of two accumulators belongs to the same row and column.
+// Types of nvcuda::wmma for rungs 09 to 11, which compute 16 x 16 x 16 products of 16-bit elements and sum them in
+// float32. The layout of a fragment is undocumented. But the elements with number i of two accumulators belong to the
+// same row and column.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -11,7 +12,7 @@
 
 namespace attend {
 
-constexpr int kWmmaTile = 16;  // rows, columns and depth of a product
+constexpr int kWmmaTile = 16;  // number of rows, columns and depth steps of a product
 
 template <ElementType kElement>
 struct WmmaElement;
@@ -26,9 +27,9 @@ struct WmmaElement<ElementType::kBF16> {
 
 template <class Element>
 using FragmentA = nvcuda::wmma::fragment<nvcuda::wmma::matrix_a, 16, 16, 16, Element, nvcuda::wmma::row_major>;
-template <class Element>  // operand B of a matrix stored by rows
+template <class Element>  // operand B for a matrix that is stored by rows
 using FragmentB = nvcuda::wmma::fragment<nvcuda::wmma::matrix_b, 16, 16, 16, Element, nvcuda::wmma::row_major>;
-template <class Element>  // operand B of the transpose of a matrix stored by rows
+template <class Element>  // operand B for the transpose of a matrix that is stored by rows
 using FragmentBTransposed =
     nvcuda::wmma::fragment<nvcuda::wmma::matrix_b, 16, 16, 16, Element, nvcuda::wmma::col_major>;
 using FragmentC = nvcuda::wmma::fragment<nvcuda::wmma::accumulator, 16, 16, 16, float>;
