@@ -242,14 +242,14 @@ TEST(EightBitRefusals, OfAppendNameTheArgumentAndWriteNothing) {
   EXPECT_EQ(append_with([](auto& c) { c.cache.v_descale = c.cache.k_descale; }),
             "v_descale: given without v_cache, allowed with it only");
   EXPECT_EQ(append_with([](auto& c) { c.cache.k_descale->data = c.k_cache.data; }),
-            "k_cache: shares memory with k_descale, allowed a buffer of its own");
+            "k_cache: shares memory with k_descale, allowed a separate buffer");
   EXPECT_TRUE(cache.bytes() == std::vector<std::byte>(64, std::byte{0xFF}));
   AppendCall other = {.k = k.view(), .k_cache = cache.view(), .cache = {.seqlens_k = &length}};
   const TensorBuffer o(DType::kF32, {1, 2, 1, 8});
   DecodeCall read = {.q = k.view(), .k_cache = cache.view(), .o = o.view(), .cache = other.cache};
   read.cache.k_descale = descale.view();
   EXPECT_EQ(refusal([&] { decode(other, read); }),
-            "k_descale: append and decode name two, allowed the same one in both");
+            "k_descale: different in append and decode, allowed the same one in both");
 }
 
 /// No other call supports these types. Each must refuse them by name.

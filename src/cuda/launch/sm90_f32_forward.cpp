@@ -248,7 +248,7 @@ class Sm90F32Forward final : public Family {
     }
     if (p.alibi_slopes && (p.mask || p.block_mask != nullptr) && std::max(p.head_dim, p.head_dim_v) > kNarrow) {
       // Would spill registers.
-      return core::Lack{nullptr, "alibi_slopes", "given", "none with a mask beyond head_dim 64"};
+      return core::Lack{nullptr, "alibi_slopes", "given", "none with a mask and a head_dim above 64"};
     }
     if (auto lack = length_lack(p, kMostLength)) return lack;
     if (p.mask) {

@@ -107,7 +107,7 @@ class NcclTransport : public Transport {
     if (staging_.bytes() < mine.size() + all.size()) staging_ = cuda::DeviceMemory(2 * (mine.size() + all.size()));
     const cuda::DevicePointer gathered = staging_.data();
     const cuda::DevicePointer own = gathered + all.size();
-    constexpr const char* kDoing = "telling the ranks of a ring about a call";
+    constexpr const char* kDoing = "announcing a call to the ranks of a ring";
     cuda::check_call(cuda::driver().copy_to_device(own, mine.data(), mine.size(), stream), "cuMemcpyHtoDAsync", kDoing);
     check_nccl(nccl().all_gather(pointer(own), pointer(gathered), mine.size(), kNcclBytes, comm_, stream),
                "ncclAllGather");
