@@ -28,7 +28,7 @@ class CudaSpace:
         self._q, self._index, self._owner = q, index, owner
         self._namespace = namespace_of(q)
         if not hasattr(self._namespace, "from_dlpack"):
-            raise UnsupportedError(f"{owner}: {kind_of(q)}, whose framework has no from_dlpack to take the result")
+            raise UnsupportedError(f"{owner}: {kind_of(q)}, whose framework has no from_dlpack to receive the result")
         self._stream_owner = None
         self.stream = _DEFAULT_STREAM
         if type(q).__module__.partition(".")[0] == "cupy":

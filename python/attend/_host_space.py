@@ -65,7 +65,9 @@ class HostSpace:
     def _numpy_of(self, name: str, x: Any) -> Any:
         """Returns a NumPy array of the same memory, or None if NumPy does not have the element type."""
         if isinstance(x, np.ma.MaskedArray):
-            raise UnsupportedError(f"{name}: numpy.ma.MaskedArray, attend knows no masked elements; give `mask`")
+            raise UnsupportedError(
+                f"{name}: numpy.ma.MaskedArray, attend does not support masked elements; give `mask`"
+            )
         if isinstance(x, np.ndarray):
             if type(x) is not type(self._q):
                 refuse_other_kind(name, x, self._q, self._owner)
@@ -91,7 +93,7 @@ class HostSpace:
     def plain(self, name: str, x: Any) -> Any:
         array = _as_numpy(x)
         if array is None:
-            raise UnsupportedError(f"{name}: one column of a dtype that NumPy lacks, allowed all columns of it")
+            raise UnsupportedError(f"{name}: one column in a dtype that NumPy does not have, allowed all columns")
         return array
 
     def empty(self, name: str, shape: tuple[int, ...], dtype: str) -> Any:

@@ -132,7 +132,7 @@ def own_of(score: Any, captures: Any, block_mask: Any) -> Optional[Own]:
     if score is None and captures is not None:
         raise ArgumentError("captures: given without score, allowed with it only")
     if block_mask is not None and not isinstance(block_mask, _core.BlockMask):
-        raise ArgumentError(f"block_mask: {type(block_mask).__name__}, allowed what attend.make_block_mask gives")
+        raise ArgumentError(f"block_mask: {type(block_mask).__name__}, allowed a mask from attend.make_block_mask")
     if score is None:
         return None if block_mask is None else Own(None, {}, block_mask)
     check_text("score", score)

@@ -112,7 +112,7 @@ def test_torch_by_autograd(rng, doc):
                                   block_mask=attend.make_block_mask("k <= q + b", 5, 5)),
          "block_mask: batch 1, from a text that reads b, allowed 2"),
         (lambda: attend.attention(*[np.zeros((1, 1, 5, 8), np.float32)] * 3, block_mask=np.ones((5, 5), bool)),
-         "block_mask: ndarray, allowed what attend.make_block_mask gives"),
+         "block_mask: ndarray, allowed a mask from attend.make_block_mask"),
     ],
 )  # fmt: skip
 def test_refusals_name_the_argument(call, message):

@@ -239,7 +239,7 @@ BY_VLLM = {
     "dropout": ({"dropout_p": 0.1}, NotImplementedError, "dropout_p: 0.1, attend takes 0.0"),
     "pattern": ({"return_attn_probs": True}, NotImplementedError, "return_attn_probs: True, attend takes False only"),
     "ranks": ({"cp_world_size": 2}, NotImplementedError, "cp_world_size: 2, attend takes 1 only"),
-    "8 bits": ({"k": "fp8"}, NotImplementedError, "k: dtype torch.float8_e4m3fn, attend takes 16 bits and more only"),
+    "8 bits": ({"k": "fp8"}, NotImplementedError, "k: dtype torch.float8_e4m3fn, attend takes 16 bits or more only"),
     "output_scale": ({"output_scale": 1.0}, NotImplementedError, "output_scale: 1.0, attend takes None only"),
     "mask_mod": ({"mask_mod": len}, NotImplementedError, "mask_mod: "),
     "version": ({"fa_version": 5}, ValueError, "fa_version: 5, allowed 2, 3 or 4"),

@@ -227,10 +227,10 @@ def test_arrays_of_numpy_beside_torch(torch, rng):
 def test_torch_refusals_name_the_capture(torch):
     q = torch.randn(1, 2, 8, 8)
     for x, why in (
-        ("a", "str, allowed what torch reads"),
-        (None, "NoneType, allowed what torch reads"),
-        (2**70, "int, allowed what torch reads"),
-        (np.array([object()]), "ndarray, allowed what torch reads"),
+        ("a", "str, allowed a value that torch.as_tensor accepts"),
+        (None, "NoneType, allowed a value that torch.as_tensor accepts"),
+        (2**70, "int, allowed a value that torch.as_tensor accepts"),
+        (np.array([object()]), "ndarray, allowed a value that torch.as_tensor accepts"),
         (torch.zeros(2, dtype=torch.complex64), "dtype complex64, allowed f32"),
         (torch.zeros(2, dtype=torch.uint8), "dtype u8, allowed f32"),
         (torch.zeros(2, 2).to_sparse(), "layout torch.sparse_coo, allowed torch.strided"),

@@ -146,7 +146,7 @@ def _computed(
 def _tiles_of(block_mask: Any, query: torch.Tensor, key: torch.Tensor) -> Any:
     if not isinstance(block_mask, torchs.BlockMask):
         raise ArgumentError(
-            f"block_mask: {type(block_mask).__name__}, allowed what create_block_mask gives, attend's or torch's"
+            f"block_mask: {type(block_mask).__name__}, allowed a mask from create_block_mask, attend's or torch's"
         )
     batch, heads, rows, _ = query.shape
     return tiles_of(block_mask, batch, heads, rows, key.shape[2])
@@ -185,7 +185,7 @@ def _broadcast(
             raise ArgumentError(f"{name}: {x.dim()} dimensions, allowed 4 (B, H, S, D)")
     heads, heads_k = query.shape[1], key.shape[1]
     if heads != heads_k and not enable_gqa:
-        raise ArgumentError(f"key: {heads_k} heads beside {heads} of query, allowed with enable_gqa=True only")
+        raise ArgumentError(f"key: {heads_k} heads with {heads} of query, allowed with enable_gqa=True only")
     if heads_k == 0 or heads % heads_k != 0:
         raise ArgumentError(f"key: {heads_k} heads, allowed a divisor of query's {heads}")
     batch = query.shape[0]

@@ -246,7 +246,7 @@ def backward(
     from attend import _arrays
 
     if options.get("seed") is None and options.get("dropout_p"):
-        raise ArgumentError("seed: None with dropout_p > 0, allowed the number that `attention` was given")
+        raise ArgumentError("seed: None with dropout_p > 0, allowed the seed of the forward call")
     extras, settings, _ = _resolved("backward", q, options)
 
     def call(q_in: Any, *rest: Any) -> None:
