@@ -58,7 +58,7 @@ def recipes():
     """Returns (name, text) of each mask, in the order of the page."""
     found = re.findall(r'^      \{"([^"]+)",\s*"([^"]+)",', COOKBOOK.read_text(), flags=re.MULTILINE)
     if len(found) < 19 or len({name for name, _ in found}) < len(found):
-        sys.exit(f"{COOKBOOK}: {len(found)} masks with names of their own, at least 19 are known")
+        sys.exit(f"{COOKBOOK}: {len(found)} masks with distinct names, at least 19 are expected")
     return found
 
 

@@ -159,7 +159,7 @@ def main(arguments=None):
     parser.add_argument("--num_layers", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--padding", action=argparse.BooleanOptionalAction, default=True,
-                        help="a second run with left padding, whose mask is neither full nor causal")  # fmt: skip
+                        help="run again with left padding, where the mask is neither full nor causal")  # fmt: skip
     options = parser.parse_args(arguments)
     for name, least in (("seq_len", 3), ("new_tokens", 1), ("num_layers", 1)):
         if getattr(options, name) < least:

@@ -192,13 +192,15 @@ def parse(arguments):
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--dtype", choices=tuple(TOLERANCE), default="f32", help="bf16: autocast")
     parser.add_argument("--batch_size", type=int, default=8)
-    parser.add_argument("--num_heads", type=int, default=2, help=f"of head_dim {HEAD_DIM}")
+    parser.add_argument("--num_heads", type=int, default=2, help=f"heads, each with head_dim {HEAD_DIM}")
     parser.add_argument("--seq_len", type=int, default=128)
     parser.add_argument("--num_layers", type=int, default=2)
     parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--tolerance", type=float, help=f"of the curves, in nats (default {TOLERANCE})")
-    parser.add_argument("--text", type=pathlib.Path, nargs="+", help="files (default: docs/*.md)")
+    parser.add_argument(
+        "--tolerance", type=float, help=f"largest difference of the curves in nats (default {TOLERANCE})"
+    )
+    parser.add_argument("--text", type=pathlib.Path, nargs="+", help="text files for training (default: docs/*.md)")
     parser.add_argument("--output", type=pathlib.Path, default=pathlib.Path("experiment_results/char_transformer"))
     options = parser.parse_args(arguments)
     for name in ("steps", "batch_size", "num_heads", "seq_len", "num_layers"):
