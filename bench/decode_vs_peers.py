@@ -122,7 +122,8 @@ def arguments(words=None):
     parser.add_argument("--cases", type=shapes, default="table", metavar="NAME,NAME",
                         help=f"sets ({', '.join(decode_peer_cases.sets())}) and names, which may have wildcards")
     parser.add_argument("--dtype", choices=["bf16", "f16"], default="bf16")
-    parser.add_argument("--cache", choices=list(decode_peer_cases.CACHE_DTYPES), help="8-bit dtype of the cache; no peer supports one")
+    parser.add_argument("--cache", choices=list(decode_peer_cases.CACHE_DTYPES),
+                        help="8-bit dtype of the cache; no peer supports one")
     parser.add_argument("--page-size", type=page_sizes, default="0", metavar="N,N",
                         help="page sizes; 0 means contiguous; every case runs with each of them")
     parser.add_argument("--heads-first", action="store_true", help="store the heads of a cache before its keys")

@@ -130,7 +130,7 @@ def draw():
     p = Picture(COLUMNS * width + 12, -(-len(found) // COLUMNS) * height + 26)
     for n, (name, text) in enumerate(found):
         draw_panel(p, 28 + n % COLUMNS * width, HEAD + n // COLUMNS * height, name, text)
-    p.text(28, p.size[1] - 12, f"Blue: the row sees the key. Of masks that ask for h: head {SHOWN_HEAD}.", 12, "start")
+    p.text(28, p.size[1] - 12, f"Blue: the row sees the key. Masks that read h are shown for head {SHOWN_HEAD}.", 12, "start")
     return p
 
 

@@ -177,8 +177,8 @@ TEST(LocalLinks, RefuseAMessageOfAnotherSize) {
         }
       },
       std::chrono::seconds(20));
-  EXPECT_THAT(thrown, testing::ElementsAre("ring: rank 1 failed: ring: 32 bytes from rank 0 where 64 were expected",
-                                           "ring: 32 bytes from rank 0 where 64 were expected"));
+  EXPECT_THAT(thrown, testing::ElementsAre("ring: rank 1 failed: ring: 32 bytes from rank 0, expected 64",
+                                           "ring: 32 bytes from rank 0, expected 64"));
 }
 
 /// The name of a block is gone, but its memory still exists, also for another process.
