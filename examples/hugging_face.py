@@ -163,7 +163,7 @@ def main(arguments=None):
     options = parser.parse_args(arguments)
     for name, least in (("seq_len", 3), ("new_tokens", 1), ("num_layers", 1)):
         if getattr(options, name) < least:
-            parser.error(f"--{name}: {getattr(options, name)}, allowed a number from {least} on")
+            parser.error(f"--{name}: {getattr(options, name)}, allowed a number of at least {least}")
     if not 0 <= options.seed < 2**63:
         parser.error(f"--seed: {options.seed}, allowed 0 to {2**63 - 1}")
     check_device(parser, options.device)

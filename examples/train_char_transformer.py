@@ -205,7 +205,7 @@ def parse(arguments):
     options = parser.parse_args(arguments)
     for name in ("steps", "batch_size", "num_heads", "seq_len", "num_layers"):
         if getattr(options, name) < 1:
-            parser.error(f"--{name}: {getattr(options, name)}, allowed a number from 1 on")
+            parser.error(f"--{name}: {getattr(options, name)}, allowed a number of at least 1")
     if not 0 <= options.seed < 2**63:
         parser.error(f"--seed: {options.seed}, allowed 0 to {2**63 - 1}")
     check_device(parser, options.device)
@@ -227,7 +227,7 @@ def main(arguments=None):
     except OSError as error:
         print(f"--output: {options.output}: {error.strerror}, allowed a folder that can be written to", file=sys.stderr)
         return 2
-    print(f"{len(data)} characters, {vocabulary} different ones; {options.device}, {options.dtype}")
+    print(f"{len(data)} characters, {vocabulary} of them distinct; {options.device}, {options.dtype}")
     try:
         losses, seconds = train(options, data, vocabulary)
     except attend.Error as error:

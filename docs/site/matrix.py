@@ -53,7 +53,7 @@ A backend can refuse a combination of two options that it supports one by one.
 `attend info --explain 2,8,512,64 --causal` and `attend.explain(2, 8, 512, 64, causal=True)` report the support for any
 problem, and the reason if a backend does not support it. Their answers make up this page.
 
-`compute="auto"` picks the fastest backend that supports the whole call. It refuses an option only if every backend
+`compute="auto"` picks the fastest backend that supports the entire call. It refuses an option only if every backend
 refuses it.
 [What each GPU gets](../operations.md#what-each-gpu-gets) lists the backends that it picks.
 """

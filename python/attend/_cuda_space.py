@@ -73,7 +73,7 @@ class CudaSpace:
 
     def empty(self, name: str, shape: tuple[int, ...], dtype: str) -> Any:
         if dtype not in _ELEMENT_BYTES:
-            raise UnsupportedError(f"{name}: dtype {dtype} on a GPU, attend takes f32, f16, bf16")
+            raise UnsupportedError(f"{name}: dtype {dtype} on a GPU, attend supports f32, f16, bf16")
         count = math.prod(shape) * _ELEMENT_BYTES[dtype]
         return _core.cuda_empty(shape, dtype, count, self._index, self.stream, self._stream_owner)
 

@@ -23,7 +23,7 @@ def refuse_unless(value: Any, allowed: tuple[Any, ...], name: str) -> None:
         if value is x or (type(value) is type(x) and value == x):
             return
     shown = type(value).__name__ if hasattr(value, "shape") else repr(value)
-    raise UnsupportedError(f"{name}: {shown}, attend takes {' or '.join(map(repr, allowed))} only")
+    raise UnsupportedError(f"{name}: {shown}, attend supports {' or '.join(map(repr, allowed))} only")
 
 
 class StandIn:

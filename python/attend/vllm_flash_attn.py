@@ -271,7 +271,7 @@ def _refuse(dropout_p: float, return_attn_probs: bool, cp_world_size: int, fa_ve
 def _refuse_8_bits(**tensors: Any) -> None:
     for name, x in tensors.items():
         if getattr(getattr(x, "dtype", None), "itemsize", 2) < 2:
-            raise UnsupportedError(f"{name}: dtype {x.dtype}, attend takes 16 bits or more only")
+            raise UnsupportedError(f"{name}: dtype {x.dtype}, attend supports 16 bits or more only")
 
 
 def _check_lengths(cu_seqlens_k: Any, seqused_k: Any, block_table: Any) -> None:

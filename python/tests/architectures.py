@@ -167,7 +167,7 @@ def examine_all(model_types: list[str], workers: int) -> list[Outcome]:
                 try:
                     found[name] = task.result()
                 except concurrent.futures.process.BrokenProcessPool:
-                    found[name] = Outcome(name, "not tried", remark="its process, or the one beside it, ended early")
+                    found[name] = Outcome(name, "not tried", remark="its process or the other process ended early")
                     break
                 print(f"{name}: {found[name].verdict} {found[name].remark}", file=sys.stderr, flush=True)
     return [found[name] for name in model_types]

@@ -91,7 +91,8 @@ void check_query_rows(const AppendProblem& p) {
     const std::int64_t rows = p.q_rows.length(s), new_rows = p.new_rows.length(s);
     if (rows == 0 || p.sequence(s).dead) continue;
     if (p.new_row_of_query(s, 0) >= 0 && p.new_row_of_query(s, rows - 1) < new_rows) continue;
-    refuse("positions: sequence {} has {} query rows and {} new ones, allowed a new row for each", s, rows, new_rows);
+    refuse("positions: sequence {} has {} query rows and {} new rows, allowed a new row for each query row", s, rows,
+           new_rows);
   }
 }
 

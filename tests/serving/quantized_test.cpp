@@ -206,7 +206,8 @@ TEST(EightBitRefusals, OfDecodeNameTheArgumentAndWriteNothing) {
        [&](DecodeCall& c) {
          c.cache.k_descale = factors({1, 2, 16, 1});
        }},
-      {"k_descale: shape (2, 1, 1, 1) fits 2 sequences and as many pages or cache rows of one key, allowed (1, 1 or 2",
+      {"k_descale: shape (2, 1, 1, 1) is ambiguous with 2 sequences and as many pages or cache rows of one key, "
+       "allowed (1, 1 or 2",
        [&](DecodeCall& c) {
          c.k_cache.shape[0] = c.v_cache->shape[0] = 2, c.k_cache.shape[2] = c.v_cache->shape[2] = 1;
          c.cache.k_descale = factors({2, 1, 1, 1});

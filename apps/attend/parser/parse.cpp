@@ -80,7 +80,7 @@ void add_generate(CLI::App& app, GenerateOptions& options, Raw& raw) {
 }
 
 void add_run(CLI::App& app, RunOptions& options, Raw& raw) {
-  app.add_option("--compute", raw.compute, "Backend; auto (the best one here) if not given")
+  app.add_option("--compute", raw.compute, "Backend; auto (the fastest one here) if not given")
       ->type_name(fmt::format("{}", fmt::join(compute_names(), "|")));
   add_choice(app, "--mode", raw.mode, {"forward", "backward", "both"}, "What to compute, forward if not given");
   add_path(app, "--data", options.data, "Folder with Q.bin, K.bin and V.bin; its name gives their sizes");

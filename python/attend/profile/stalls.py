@@ -82,7 +82,7 @@ STALLS = {
     ),
     "misc": Stall(
         "warps wait for a reason that the profiler does not name",
-        "nothing, because this reason alone explains nothing",
+        "nothing specific, because this reason has no single cause",
     ),
 }
 

@@ -124,7 +124,9 @@ def ring_attention(
     Source: Liu, Zaharia, Abbeel, Ring Attention with Blockwise Transformers (2023); docs/ring.md.
     """
     if not is_torch(q):
-        raise ArgumentError(f"q: {type(q).__name__}, allowed a torch.Tensor (attend.ring.attention takes other arrays)")
+        raise ArgumentError(
+            f"q: {type(q).__name__}, allowed a torch.Tensor (attend.ring.attention supports other arrays)"
+        )
     options = dict(
         layout=layout, causal=causal, window=window, scale=scale, softcap=softcap, bias=bias, mask=mask,
         alibi_slopes=alibi_slopes, sinks=sinks, dropout_p=dropout_p, seed=seed, offset=offset,

@@ -133,11 +133,11 @@ def _attention(
     from attend._sdpa import four_dims, leading, same_heads
 
     if attn_mask is not None:
-        raise UnsupportedError("attn_mask: given within attend.ring.context_parallel, attend takes None there only")
+        raise UnsupportedError("attn_mask: given within attend.ring.context_parallel, attend supports None there only")
     if is_causal and query.shape[-2] != key.shape[-2]:
         raise UnsupportedError(
             f"is_causal: with {query.shape[-2]} rows and {key.shape[-2]} keys within attend.ring.context_parallel, "
-            "attend takes equal numbers only"
+            "attend supports equal numbers only"
         )
     lead = leading(query, key, value)
     q, k, v = same_heads([four_dims(x, lead) for x in (query, key, value)], enable_gqa)

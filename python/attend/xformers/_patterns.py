@@ -87,7 +87,7 @@ def pattern_of(attn_bias: Any) -> Optional[Pattern]:
         return None
     name = type(attn_bias).__name__
     if name not in KINDS:
-        raise UnsupportedError(f"attn_bias: {name}, attend takes None, a tensor, or one of {', '.join(KINDS)}")
+        raise UnsupportedError(f"attn_bias: {name}, attend supports None, a tensor, or one of {', '.join(KINDS)}")
     kind = KINDS[name]
     windows = {
         "all": lambda: (-1, -1),

@@ -121,7 +121,7 @@ class Sm80Forward final : public Family {
     const Facts facts = facts_of(p, true);
     const int widest = std::max(facts.head_dim, facts.head_dim_v);
     if (widest > kWidestLongSum && puts_sums_aside(facts.element, p.max_seqlen_k)) {
-      return core::Lack{p.head_dim == widest ? "q" : "v", "head_dim", widest, "1 to 256 where keys are very many"};
+      return core::Lack{p.head_dim == widest ? "q" : "v", "head_dim", widest, "1 to 256 if there are very many keys"};
     }
     return std::nullopt;
   }

@@ -116,7 +116,7 @@ class Sm90F32Forward final : public Family {
     tall.tile = sm90_f32_forward_tile(facts, false);
     low.tile = sm90_f32_forward_tile(facts, true);
     tall.tile.schedule = low.tile.schedule = sm90_forward_schedule(facts, p.max_seqlen_k);
-    Choice choice = {.variant = tall, .why = "Hopper's tensor cores, three products of float16 for one of float32"};
+    Choice choice = {.variant = tall, .why = "Hopper's tensor cores: three float16 products for each float32 product"};
     lay_out(p, device, choice);
     Choice other = {.variant = low, .why = "Hopper's tensor cores: few rows, so tiles of 64"};
     lay_out(p, device, other);

@@ -135,7 +135,7 @@ class NcclTransport : public Transport {
   }
 
   [[noreturn]] static void throw_host_message() {
-    throw Error(ErrorCode::kInternal, "ring: a message in the memory of the host, allowed those of a GPU");
+    throw Error(ErrorCode::kInternal, "ring: a message in host memory, allowed GPU memory");
   }
 
   void require_alive() const {
