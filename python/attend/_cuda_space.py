@@ -61,7 +61,7 @@ class CudaSpace:
         """Refuses a value that is not an array of the framework and device of q."""
         refuse_tracer(name, x)
         if not hasattr(x, "__dlpack__"):
-            raise ArgumentError(f"{name}: {kind_of(x)}, allowed a GPU array with __dlpack__, as {self._owner} is one")
+            raise ArgumentError(f"{name}: {kind_of(x)}, allowed a GPU array with __dlpack__, like {self._owner}")
         refuse_other_kind(name, x, self._q, self._owner)
         device = tuple(int(n) for n in x.__dlpack_device__())
         if device != (KDL_CUDA, self._index):

@@ -79,12 +79,12 @@ class HostSpace:
         device_type = int(x.__dlpack_device__()[0])
         if device_type != KDL_CPU:
             where = f"{kind_of(x)} on DLPack device {device_type}"
-            raise ArgumentError(f"{name}: {where}, allowed the CPU as {self._owner}")
+            raise ArgumentError(f"{name}: {where}, allowed the CPU, like {self._owner}")
         return _as_numpy(x)
 
     def _view_of_numpy(self, name: str, x: np.ndarray) -> _core.Array:
         if not x.dtype.isnative:
-            raise ArgumentError(f"{name}: dtype {x.dtype.str} of foreign byte order, allowed the machine's own")
+            raise ArgumentError(f"{name}: dtype {x.dtype.str} of foreign byte order, allowed the machine's byte order")
         try:
             return self.result_view(x)
         except ArgumentError as error:  # the dtype does not exist in the buffer protocol

@@ -119,7 +119,7 @@ def check_text(argument: str, text: Any) -> None:
 
 def check_captures(captures: Any) -> None:
     if captures is not None and not isinstance(captures, Mapping):
-        raise ArgumentError(f"captures: {type(captures).__name__}, allowed a dictionary of arrays by their names")
+        raise ArgumentError(f"captures: {type(captures).__name__}, allowed a dictionary that maps names to arrays")
     for name in captures or ():
         if not isinstance(name, str):
             raise ArgumentError(f"captures: a name of type {type(name).__name__}, allowed str")

@@ -308,7 +308,7 @@ def _count(value: Any, tokens: int) -> int:
     count = whole_number("prefill_tokens_with_context", value)
     if count is None or not 0 <= count <= tokens:
         shown = type(value).__name__ if count is None else count
-        raise ArgumentError(f"prefill_tokens_with_context: {shown}, allowed 0 to the tokens, {tokens}")
+        raise ArgumentError(f"prefill_tokens_with_context: {shown}, allowed 0 to the number of tokens, {tokens}")
     return count
 
 

@@ -110,7 +110,7 @@ void resolve_new_rows(AppendProblem& p, const AppendCall& call) {
   static_cast<CacheLayout&>(p) = make_cache_layout(call.cache, p.k_cache, by_slot ? 0 : p.num_sequences());
   resolve_descales(p, p.k_cache, p.v_cache ? &*p.v_cache : nullptr, p.num_sequences(), kOwner);
   if (!by_slot && call.cache.seqlens_k == nullptr && p.num_sequences() > 0) {
-    refuse("seqlens_k: absent without slot_mapping, allowed the number of keys that each sequence has");
+    refuse("seqlens_k: absent without slot_mapping, allowed the number of keys of each sequence");
   }
 }
 
@@ -184,7 +184,8 @@ void resolve_rotary(AppendProblem& p, const AppendCall& call) {
   }
   const bool by_length = p.positions == nullptr && rotary.seqlens == nullptr;
   if (by_length && call.cache.seqlens_k == nullptr && p.num_sequences() > 0) {
-    refuse("positions: absent with slot_mapping and rotary, allowed absent with seqlens_k or rotary.seqlens only");
+    refuse(
+        "positions: absent with slot_mapping and rotary, allowed to be absent with seqlens_k or rotary.seqlens only");
   }
   if (cos.shape[3] > 0) p.rotary = rotary;
 }

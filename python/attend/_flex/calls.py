@@ -64,8 +64,8 @@ _tell_compilers._dynamo_marked_constant = True  # type: ignore[attr-defined]  # 
 
 
 _OF_EXPORTERS = (
-    "score_mod, mask_mod and block_mask: under torch.export, allowed outside of it only; attend.attention(..., "
-    "score=TEXT) is exported"
+    "score_mod, mask_mod and block_mask: under torch.export, allowed outside of it only; use "
+    "attend.attention(..., score=TEXT), which can be exported"
 )
 
 
@@ -239,7 +239,7 @@ def _block_size(given: Any) -> tuple[int, int]:
     except TypeError:
         both = ()
     if len(both) != 2 or any(not 1 <= n < 2**31 for n in both):
-        raise ArgumentError(f"BLOCK_SIZE: {given}, allowed a positive number or two (rows, keys), of 32 bits")
+        raise ArgumentError(f"BLOCK_SIZE: {given}, allowed one positive 32-bit integer, or two (rows, keys)")
     return both[0], both[1]
 
 
