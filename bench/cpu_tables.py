@@ -39,15 +39,15 @@ def readme_summary() -> str:
     info = data["machine"]
     share = max(r["tflops"] for r in data["rows"] if r["dtype"] == "f32" and r["mode"] == "forward")
     share *= 1e5 / info["f32_fma_peak_gflops"][str(info["threads"])]
-    lines = [f"Against PyTorch {info['torch'].split('+')[0]}'s CPU `scaled_dot_product_attention` in one process, "
-             f"{info['threads']} threads of an {info['cpu'].split(' (')[0]} ({info['simd_target']}), "
-             f"{len(data['rows']) // len(data['summary'])} shapes and masks each:", "",
+    lines = [f"attend compared with the CPU `scaled_dot_product_attention` of PyTorch {info['torch'].split('+')[0]} in one process, "
+             f"on {info['threads']} threads of an {info['cpu'].split(' (')[0]} ({info['simd_target']}). "
+             f"Each row covers {len(data['rows']) // len(data['summary'])} combinations of shape and mask:", "",
              "| dtype | pass | speed-up, geometric mean | smallest |", "|---|---|---|---|"]
     lines += [f"| {s['dtype']} | {s['mode']} | {s['geomean_speedup']:.2f} | {s['min_speedup']:.2f} |"
               for s in data["summary"]]
-    lines += ["", f"float32 forward reaches up to {share:.0f} % of what the same threads do with nothing but fused "
-              "multiply-adds. All numbers, and how they were taken: [docs/benchmarks_cpu.md](docs/benchmarks_cpu.md); "
-              "`make bench-cpu` takes them anew."]
+    lines += ["", f"The float32 forward pass reaches up to {share:.0f} % of the multiply-add peak of the same threads. "
+              "[docs/benchmarks_cpu.md](docs/benchmarks_cpu.md) has all numbers and the method. `make bench-cpu` measures "
+              "them again."]
     return "\n".join(lines)
 
 

@@ -177,7 +177,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, help="timed calls per side and case (default: 11 to 101 by duration)")
     parser.add_argument("--gap-ms", type=float, default=20.0, help="pause before each timed pair of calls")
     parser.add_argument("--dtypes", default="f32,bf16")
-    parser.add_argument("--dry", action="store_true", help="print only, write no file")
+    parser.add_argument("--dry", action="store_true", help="print results without writing files")
     options = parser.parse_args()
 
     # This comes before torch and the library load, because an OpenMP runtime reads its environment once.
@@ -187,7 +187,7 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     attend = Attend(torch)
     if attend.threads != options.threads:
-        sys.exit(f"attend would use {attend.threads} threads, asked for {options.threads}")
+        sys.exit(f"attend would use {attend.threads} threads instead of {options.threads}")
 
     cases = [Case(shape, causal, dtype) for dtype in options.dtypes.split(",") for shape in SHAPES
              for causal in (False, True)]

@@ -122,12 +122,13 @@ def arguments(words=None):
     parser.add_argument("--cases", type=shapes, default="table", metavar="NAME,NAME",
                         help=f"sets ({', '.join(decode_peer_cases.sets())}) and names, which may have wildcards")
     parser.add_argument("--dtype", choices=["bf16", "f16"], default="bf16")
-    parser.add_argument("--cache", choices=list(decode_peer_cases.CACHE_DTYPES), help="8 bits; no peer has them")
+    parser.add_argument("--cache", choices=list(decode_peer_cases.CACHE_DTYPES),
+                        help="8-bit dtype of the cache; no peer supports one")
     parser.add_argument("--page-size", type=page_sizes, default="0", metavar="N,N",
-                        help="0: contiguous. Several: every case with each")
-    parser.add_argument("--heads-first", action="store_true", help="memory of a cache: heads before keys")
+                        help="page sizes; 0 means contiguous; every case runs with each of them")
+    parser.add_argument("--heads-first", action="store_true", help="store the heads of a cache before its keys")
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--sample-ms", type=float, default=1.0, help="what the calls of a graph fill")
+    parser.add_argument("--sample-ms", type=float, default=1.0, help="time that the calls of a graph take in total")
     parser.add_argument("--output", type=pathlib.Path, help="results/h200/decode_*.json")
     return parser.parse_args(words)
 
@@ -135,7 +136,7 @@ def arguments(words=None):
 def main():
     options = arguments()
     if not torch.cuda.is_available():
-        print("torch sees no GPU; this compares on one only", file=sys.stderr)
+        print("torch finds no GPU, which this script requires", file=sys.stderr)
         return 2
     settings = [decode_peer_cases.Setting(options.dtype, options.cache, size, options.heads_first)
                 for size in options.page_size]
@@ -153,7 +154,7 @@ def main():
     print(f"\nwrote {path}")
     differing = [f"{row['case']} page {row['page_size']}: {', '.join(wrong(row))}" for row in rows if wrong(row)]
     for text in differing:
-        print(f"not attend's results, or none: {text}", file=sys.stderr)
+        print(f"other results than attend's, or none: {text}", file=sys.stderr)
     return 1 if differing else 0
 
 

@@ -55,7 +55,7 @@ def main():
     parser.add_argument("--output", type=pathlib.Path, help="JSON")
     options = parser.parse_args()
     if not torch.cuda.is_available():
-        print("torch sees no GPU; this times one only", file=sys.stderr)
+        print("torch finds no GPU, which this script requires", file=sys.stderr)
         return 2
     rows = []
     for head_dim in (64, 128, 256):

@@ -54,18 +54,18 @@ def picture_lines(path, where):
     name = f"docs/{path.name}"
     sources = report.style().sources_of(path.read_text())
     if not sources:
-        return [f"{name} does not say what it was drawn from: draw it again"]
+        return [f"{name} does not name its data: draw it again"]
     lines = []
     for source in sources:
         file = report.ROOT / source["file"]
         if not file.exists():
-            lines.append(f"{name} was drawn from {source['file']}, which is not there: remove it")
+            lines.append(f"{name} was drawn from {source['file']}, which does not exist: remove it")
         elif report.style().source_line(file) != source:
-            lines.append(f"{name} was drawn from another {source['file']} than there is: draw it again")
+            lines.append(f"{name} was drawn from another version of {source['file']}: draw it again")
         if not all(file in section.files for section in where):
-            lines.append(f"{name} stands in a section that does not say how old {source['file']} is")
+            lines.append(f"{name} stands in a section that does not give the age of {source['file']}")
     if not where:
-        lines.append(f"{name} is shown in no generated section, which would say how old it is")
+        lines.append(f"{name} is not shown in a generated section, which would give its age")
     return lines
 
 
@@ -76,7 +76,7 @@ def main():
         for section in sections():
             section.write()
     found = stale()
-    print("\n".join(found) if found else "every generated section and picture is what the results say")
+    print("\n".join(found) if found else "every generated section and picture matches the results")
     return 1 if found else 0
 
 

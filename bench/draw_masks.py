@@ -58,7 +58,7 @@ def recipes():
     """Returns (name, text) of each mask, in the order of the page."""
     found = re.findall(r'^      \{"([^"]+)",\s*"([^"]+)",', COOKBOOK.read_text(), flags=re.MULTILINE)
     if len(found) < 19 or len({name for name, _ in found}) < len(found):
-        sys.exit(f"{COOKBOOK}: {len(found)} masks with names of their own, at least 19 are known")
+        sys.exit(f"{COOKBOOK}: {len(found)} masks with distinct names, at least 19 are expected")
     return found
 
 
@@ -130,7 +130,7 @@ def draw():
     p = Picture(COLUMNS * width + 12, -(-len(found) // COLUMNS) * height + 26)
     for n, (name, text) in enumerate(found):
         draw_panel(p, 28 + n % COLUMNS * width, HEAD + n // COLUMNS * height, name, text)
-    p.text(28, p.size[1] - 12, f"Blue: the row sees the key. Of masks that ask for h: head {SHOWN_HEAD}.", 12, "start")
+    p.text(28, p.size[1] - 12, f"Blue: the row sees the key. Masks that read h are shown for head {SHOWN_HEAD}.", 12, "start")
     return p
 
 

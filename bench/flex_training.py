@@ -184,13 +184,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--output", type=pathlib.Path, help="JSON")
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--backend", default="inductor", help="of torch.compile, which flex_attention goes through")
+    parser.add_argument("--backend", default="inductor", help="backend of torch.compile for flex_attention")
     for name, value in {"batch": 2, "seqlen": 8192, "layers": 4, "heads": 16, "head_dim": 128, "steps": 60,
                         "parts": 3, "warm_up": 4, "bwd_stages": 1}.items():  # fmt: skip
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=value)
     options = parser.parse_args()
     if options.device == "cuda" and not torch.cuda.is_available():
-        print("torch sees no GPU; --device cpu takes the CPU", file=sys.stderr)
+        print("torch finds no GPU; use --device cpu to run on the CPU", file=sys.stderr)
         return 2
     (torchs, ours), taken = train_in_turns(options)
     difference = abs(ours.last_loss - torchs.last_loss) / torchs.last_loss

@@ -58,7 +58,7 @@ def float32():
         run = load("seed_f32.json")
         largest = [r for r in run["rows"] if r["S"] == 2048]
         slowest = min(run["rows"], key=lambda r: r["torch_ms"] / r["ms"])
-        lines = [f"On one {run['device_name']}, TFLOP/s, beside PyTorch {run['torch']} in one process:", "",
+        lines = [f"TFLOP/s on one {run['device_name']}, compared with PyTorch {run['torch']} in the same process:", "",
                  "| | kernel | attend | PyTorch |", "|---|---|---:|---:|"]
         for r in [*largest, slowest]:
             bold = "**" * (r["torch_ms"] < r["ms"])
@@ -68,22 +68,22 @@ def float32():
     run = load("ladder.json")
     rows = [r for r in run["rungs"] if r["compute"] == "fa2"]
     product = next(m["tflops"] for m in run["matrix_products"] if m["dtype"] == "f32")
-    shown = ", ".join(f"{r['mode']} {r['tflops']:.1f}" for r in rows)
+    shown = " and ".join(f"{r['tflops']:.1f} TFLOP/s {r['mode']}" for r in rows)
     row = {**rows[0], "S": rows[0]["Sq"]}
-    return [f"On one {run['device_name']}, float32 at {sizes(row)}, TFLOP/s by `fa2`: {shown} (a large matrix product by cuBLAS "
-            f"{product:.1f})."]
+    return [f"float32 at {sizes(row)} on one {run['device_name']}: `fa2` reaches {shown}. A large matrix product by "
+            f"cuBLAS reaches {product:.1f} TFLOP/s."]
 
 
 def beside_peers():
     """Returns the README's lines on bfloat16 through the Python package, compared with the best peer at each point."""
     paper, masks, decode = (peers(grid, "bf16") for grid in ("paper", "masks", "decode"))
     beside = [n for key, n in peer_tables.NAMES.items() if key != "attend" and any(key in r["tflops"] for r in paper["rows"])]
-    lines = [f"bfloat16, TFLOP/s of attend and, in brackets, of the best of {', '.join(beside[:-1])} and "
+    lines = [f"TFLOP/s of attend in bfloat16. Brackets: the best of {', '.join(beside[:-1])} and "
              f"{beside[-1]} at each point ({peer_tables.title(paper)}; 16384 tokens, 2048 channels):", "",
              *peer_tables.by_length(paper["rows"], (512, 2048, 8192, 16384))]
     if masks:
         row = masks["rows"][0]
-        lines += ["", f"Options at {peer_tables.sizes(row)}, the best of those and FlexAttention in brackets:", "",
+        lines += ["", f"Options at {peer_tables.sizes(row)}. Brackets: the best of the same libraries and FlexAttention:", "",
                   *peer_tables.options_table(masks["rows"])]
     if decode:
         cells = [f"{peer_tables.sizes(r)} {peer_tables.cell(r)}" for r in decode["rows"]]
@@ -94,7 +94,7 @@ def beside_peers():
 def summary():
     """Returns the README's comparison with peers."""
     picture = "![TFLOP/s of attend and its peers over sequence length, forward and backward](docs/vs_peers_bf16.svg)"
-    last = "**Bold is slow**: another is faster there. All figures: [docs/benchmarks_gpu.md](docs/benchmarks_gpu.md)."
+    last = "**Bold**: another library is faster. [docs/benchmarks_gpu.md](docs/benchmarks_gpu.md) has all figures."
     return "\n".join([*beside_peers(), "", picture, "", last])
 
 
@@ -120,7 +120,7 @@ OWN = RESULTS / "vs_peers_own_bf16.json"
 def own_functions():
     """Returns the table of caller-provided scores and masks for docs/custom_scores.md."""
     data = json.loads(OWN.read_text())
-    lines = [f"bfloat16, TFLOP/s of the pairs that a mask leaves ({peer_tables.title(data)}):", "",
+    lines = [f"bfloat16; TFLOP/s count the pairs that a mask keeps ({peer_tables.title(data)}):", "",
              "| function | (B, H, S, D) | pass | attend | attend's option | FlexAttention | FlashAttention-4 | attend over the "
              "best |", "|---|---|---|---:|---:|---:|---:|---:|"]
     for row in data["rows"]:
@@ -128,7 +128,7 @@ def own_functions():
         cells = [f"{figures[name]:.0f}" if name in figures else "-" for name in ("attend", "built_in", "flex", "fa4")]
         beside = "-" if share is None else peer_tables.emphasised(share, share < 1, 2) + "x"
         lines.append(f"| {' | '.join([row['mask'], sizes(row), peer_tables.PASSES[row['mode']], *cells, beside])} |")
-    return "\n".join([*lines, "", "![TFLOP/s of attend and its peers, a function a row](vs_peers_own_bf16.svg)"])
+    return "\n".join([*lines, "", "![TFLOP/s of attend and its peers, one function per row](vs_peers_own_bf16.svg)"])
 
 
 MADE_MASKS, FLEX_TRAINING = RESULTS / "made_masks.json", RESULTS / "flex_training_bf16.json"
@@ -137,8 +137,8 @@ MADE_MASKS, FLEX_TRAINING = RESULTS / "made_masks.json", RESULTS / "flex_trainin
 def made_masks():
     """Returns the table of block masks made on a GPU and on the CPU for docs/custom_scores.md."""
     data = json.loads(MADE_MASKS.read_text())
-    lines = [f"On one {data['device']}, microseconds (medians of {data['runs']}): on the GPU from the first operation to the last copy, as a "
-             "caller waits for the call, and the same mask made on the CPU.", "",
+    lines = [f"Medians of {data['runs']} runs on one {data['device']}, in microseconds. *GPU*: from the first operation on the GPU to the last "
+             "copy. *call*: the time that the caller waits. *CPU*: the same mask made on the CPU.", "",
              "| mask | rows and keys | GPU | call | CPU | most memory, MiB |", "|---|---:|---:|---:|---:|---:|"]
     for row in data["masks"]:
         lines.append(f"| {row['mask']} | {row['length']} | {row['gpu_us']:.0f} | {row['call_us']:.0f} | {row['host_us']:.0f} | "
@@ -150,11 +150,12 @@ def flex_training():
     """Returns the paragraph of docs/custom_scores.md on training with torch's flex_attention and with attend."""
     data = json.loads(FLEX_TRAINING.read_text())
     last = {name: sum(losses[-10:]) / 10 for name, losses in data["loss"].items()}
-    return (f"A language model of {data['layers']} layers with {data['heads']} heads of {data['head_dim']}, {data['batch']} sequences of {data['seqlen']} "
-            f"tokens, causal documents as its mask and a learned bias by distance as its score, on one {data['device']} with PyTorch "
-            f"{data['torch']}: after {data['steps']} steps the loss is {last['torch']:.4f} with torch's kernels and {last['attend']:.4f} with attend behind "
-            f"`flex_attention`. A step takes {data['step_ms']['torch']:.0f} ms and {data['step_ms']['attend']:.0f} ms. torch's kernel adds the gradient of the bias by an "
-            f"atomic addition a score; its backward pass runs with `bwd_num_stages` {data['bwd_stages']}, as it does not fit into shared memory otherwise.")
+    return (f"The example is a language model of {data['layers']} layers with {data['heads']} heads of head_dim {data['head_dim']}, trained on "
+            f"batches of {data['batch']} sequences of {data['seqlen']} tokens. Its mask is causal within documents. Its score adds a learned bias for each distance. "
+            f"On one {data['device']} with PyTorch {data['torch']}, the loss after {data['steps']} steps is {last['torch']:.4f} with torch's kernels and "
+            f"{last['attend']:.4f} with attend behind `flex_attention`. A step takes {data['step_ms']['torch']:.0f} ms with torch's kernels and "
+            f"{data['step_ms']['attend']:.0f} ms with attend. torch's kernel sums the gradient of the bias with one atomic addition per score. Its backward pass "
+            f"runs with `bwd_num_stages` {data['bwd_stages']}, because it needs too much shared memory otherwise.")
 
 
 def in_python():
@@ -165,15 +166,15 @@ def in_python():
     lines = [
         f"On one {cost['device_name']} with PyTorch {cost['torch']}:",
         "",
-        "- **The host's time of a call** on CUDA tensors (1, 1, 128, 64), autograd off: `attend.attention` "
-        f"{plain['f32']['attend_us']:.1f} us in float32 and {plain['bf16']['attend_us']:.1f} us in bfloat16, "
-        f"`F.scaled_dot_product_attention` {plain['f32']['torch_us']:.1f} and {plain['bf16']['torch_us']:.1f}.",
+        "- **The host's time of a call** on CUDA tensors (1, 1, 128, 64) without autograd: `attend.attention` takes "
+        f"{plain['f32']['attend_us']:.1f} us in float32 and {plain['bf16']['attend_us']:.1f} us in bfloat16. "
+        f"`F.scaled_dot_product_attention` takes {plain['f32']['torch_us']:.1f} us and {plain['bf16']['torch_us']:.1f} us.",
         f"- **Training** the character transformer for {steps} steps: the loss falls from {first['attend']:.3f} to "
-        f"{last['attend']:.3f} with attend, and to {last['torch']:.3f} with torch's attention from the same weights and "
-        f"batches; the two curves are never further apart than {train['largest_difference']:.1e}. A step takes "
-        f"{train['ms_per_step']['attend']:.2f} ms with attend and {train['ms_per_step']['torch']:.2f} with torch's "
-        f"attention, a step of a GPT-2 in bfloat16 {gpt2['ms_per_step']['attend']:.1f} and "
-        f"{gpt2['ms_per_step']['torch']:.1f}.",
+        f"{last['attend']:.3f} with attend, and to {last['torch']:.3f} with torch's attention, from the same weights and "
+        f"batches. The two curves differ by at most {train['largest_difference']:.1e}. A step takes "
+        f"{train['ms_per_step']['attend']:.2f} ms with attend and {train['ms_per_step']['torch']:.2f} ms with torch's "
+        f"attention. A step of a GPT-2 in bfloat16 takes {gpt2['ms_per_step']['attend']:.1f} ms and "
+        f"{gpt2['ms_per_step']['torch']:.1f} ms.",
     ]
     return "\n".join(lines)
 

@@ -101,7 +101,7 @@ def check(sides, with_backward):
         our_error, their_error = ((t[:1, :heads].double() - want).abs().max().item() for t in (our, their))
         allowed = 2 * their_error + (1e-6 if case.dtype == "f32" else 1e-5) * want.abs().max().item()
         if not our_error <= allowed:  # also catches NaN
-            raise SystemExit(f"{case} {name}: attend errs by {our_error:.3g}, allowed {allowed:.3g}")
+            raise SystemExit(f"{case} {name}: attend's error is {our_error:.3g}, allowed {allowed:.3g}")
         errors[name] = {"attend": our_error, "torch": their_error}
     return errors
 
@@ -138,7 +138,7 @@ def main():
     parser.add_argument("--sdp", choices=SDP, default="efficient", help="PyTorch's backend")
     parser.add_argument("--causal", action="store_true")
     parser.add_argument("--modes", default="forward,backward")
-    parser.add_argument("--shapes", help="B,H,S,D;B,H,S,D;... ; the ten of the seed grid if not given")
+    parser.add_argument("--shapes", help="B,H,S,D;B,H,S,D;... (the ten shapes of the seed grid)")
     parser.add_argument("--output", type=pathlib.Path, required=True)
     options = parser.parse_args()
     shapes = SEED_GRID if not options.shapes else [tuple(map(int, s.split(","))) for s in options.shapes.split(";")]

@@ -122,11 +122,11 @@ def measure(shape, dtype, causal, mode, seconds, sides):
 
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=1.0, help="for each side of each case")
-    parser.add_argument("--dtype", default="f32,bf16", help="some of f32, f16, bf16")
-    parser.add_argument("--sides", default=",".join(SIDES), help="besides attend; cuDNN's only on a GPU, not of f32")
+    parser.add_argument("--seconds", type=float, default=1.0, help="time for each side of each case, in seconds")
+    parser.add_argument("--dtype", default="f32,bf16", help="comma-separated, from f32, f16, bf16")
+    parser.add_argument("--sides", default=",".join(SIDES), help="sides to compare with attend; cuDNN supports only GPUs, and not f32")
     parser.add_argument("--shape", action="append", help="batch,seqlen,heads,head_dim; may be given several times")
-    parser.add_argument("--output", type=pathlib.Path, help="a JSON file")
+    parser.add_argument("--output", type=pathlib.Path, help="JSON file for the results")
     options = parser.parse_args(arguments)
     dtypes = options.dtype.split(",")
     if unknown := [x for x in dtypes if x not in DTYPES]:

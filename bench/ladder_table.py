@@ -8,7 +8,7 @@ import report
 
 FILE = report.ROOT / "results" / "h200" / "ladder.json"
 PARTS = ("kernels/common", "kernels/ladder", "kernels/sm90")
-HEAD = ["| rung | pass | type | (B, H, S, D) | time | TFLOP/s | GB/s | share of the matrix product | speed-up over the rung before |",
+HEAD = ["| rung | pass | type | (B, H, S, D) | time | TFLOP/s | GB/s | share of the matrix product | speed-up over the previous rung |",
         "|---|---|---|---|---:|---:|---:|---:|---:|"]
 
 
@@ -26,7 +26,7 @@ def line(r):
 def markdown():
     data = json.loads(FILE.read_text())
     lines = ["![TFLOP/s of every rung](ladder.svg)", "",
-             f"On one {data['device_name']}, in one run. The rungs of a type and pass take turns with a matrix product by cuBLAS:", ""]
+             f"Measured on one {data['device_name']} in one run. The kernels of a dtype and pass take turns with a matrix product by cuBLAS:", ""]
     for dtype, group in itertools.groupby(data["matrix_products"], key=lambda m: m["dtype"]):
         products = list(group)
         each = [f"{m['tflops']:.1f} TFLOP/s in turns with {m['beside']}" for m in products]

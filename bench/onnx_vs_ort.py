@@ -217,10 +217,10 @@ def page(report):
 
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=1.0, help="for each side of each case")
-    parser.add_argument("--dtype", default="f32,f16", help="some of f32, f16")
+    parser.add_argument("--seconds", type=float, default=1.0, help="time for each side of each case, in seconds")
+    parser.add_argument("--dtype", default="f32,f16", help="comma-separated, from f32, f16")
     parser.add_argument("--case", action="append", help=f"one of {', '.join(CASES)}; may be given several times")
-    parser.add_argument("--output", type=pathlib.Path, help="a JSON file")
+    parser.add_argument("--output", type=pathlib.Path, help="JSON file for the results")
     options = parser.parse_args(arguments)
     dtypes = options.dtype.split(",")
     if unknown := [x for x in dtypes if x not in DTYPES]:

@@ -71,7 +71,7 @@ def groups(rows):
 
 def text(rows):
     """Returns the geometric mean and minimum of attend's ratio to its best peer, for each group and each pass."""
-    lines = ["attend over the best peer at each point: geometric mean, least"]
+    lines = ["speed of attend relative to the best peer at each point: geometric mean, smallest"]
     for (mode, head_dim, mask), some in groups(rows).items():
         lines += [f"  {mode} d={head_dim:<4} {mask:<10} {merit(some)}"]
     for mode in dict.fromkeys(row["mode"] for row in rows):
@@ -79,7 +79,7 @@ def text(rows):
     for name in dict.fromkeys(n for row in rows for n in speed(row)[0] if n not in NAMES):
         found = [row["tflops"][name] / row["tflops"]["fa2"] for row in rows if {name, "fa2"} <= row["tflops"].keys()]
         if found:
-            lines.append(f"{name} over FlashAttention-2: {geometric_mean(found):.3f}, least {min(found):.3f}")
+            lines.append(f"{name} relative to FlashAttention-2: {geometric_mean(found):.3f}, smallest {min(found):.3f}")
     return "\n".join(lines)
 
 
@@ -105,7 +105,7 @@ def cell(row):
 def by_length(rows, lengths=None):
     """Returns Markdown: for each pass, head_dim and mask a line with attend (best peer) at each length, and ratios."""
     lengths = lengths or sorted({row["S"] for row in rows})
-    lines = ["| pass | D | mask | " + " | ".join(f"S = {s}" for s in lengths) + " | geometric mean | least |",
+    lines = ["| pass | D | mask | " + " | ".join(f"S = {s}" for s in lengths) + " | geometric mean | smallest |",
              "|---|---:|---|" + "---:|" * (len(lengths) + 2)]
     for (mode, head_dim, mask), some in groups(rows).items():
         cells = {row["S"]: cell(row) for row in some}

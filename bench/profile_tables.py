@@ -42,7 +42,7 @@ def sample(data):
         elif entry["unit"] == PERCENT:
             lines.append(f"| {entry['label']} | {entry['value']:.1f} % |")
     if data["tflops"]:
-        lines.append(f"| operations of the call in its time | {data['tflops']:.1f} TFLOP/s |")
+        lines.append(f"| speed of the call | {data['tflops']:.1f} TFLOP/s |")
     lines += ["", *(f"- {sentence}" for sentence in data["diagnosis"]), ""]
     return lines
 

@@ -108,7 +108,7 @@ def recorded_in(data, name):
 
 
 def date_of(data) -> str:
-    return recorded_in(data, "date") or "a day that was not recorded"
+    return recorded_in(data, "date") or "an unrecorded date"
 
 
 def age(data, parts, present=None) -> str:
@@ -116,7 +116,7 @@ def age(data, parts, present=None) -> str:
     present = present_sources() if present is None else present
     recorded = recorded_in(data, "sources")
     if recorded is None:
-        return f"Measured on {date_of(data)} by earlier code, which was not recorded."
+        return f"Measured on {date_of(data)} by unrecorded earlier code."
     # A part that the file does not name may be newer than the file, or may have changed since. Nothing records which.
     unknown = [f"`{part}`" for part in parts if part not in recorded]
     changed = [f"`{part}`" for part in parts if part in recorded and recorded[part] != present.get(part)]
@@ -143,7 +143,7 @@ class Section:
         missing = [file for file in self.files if not file.exists()]
         if missing:
             names = ", ".join(f"`{file.relative_to(ROOT)}`" for file in missing)
-            return f"Not measured with code near the present one: no {names}. `{self.command}` measures it."
+            return f"Not measured with recent code: {names} does not exist. `{self.command}` measures it."
         named = ", ".join(f"{x['file']} {x['sha256']}" for x in map(style().source_line, self.files))
         ages = dict.fromkeys(age(json.loads(file.read_text()), self.parts) for file in self.files)
         return f"<!-- from {named} -->\n{self.body().strip()}\n\n*{' '.join(ages)}*"
@@ -154,7 +154,7 @@ class Section:
         if section_of(self.page.read_text(), self.name) == text:
             return []
         page = self.page.relative_to(ROOT)
-        return [f"{page}: section {self.name} is not what its results and the present code say: python3 bench/documents.py"]
+        return [f"{page}: section {self.name} does not match its results and the present code: python3 bench/documents.py"]
 
     def write(self) -> None:
         replace_section(self.page, self.name, self.text())

@@ -56,7 +56,7 @@ def measure(functions, call, repeats):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("before", help="libtorch_shim.so of one build")
-    parser.add_argument("after", help="that of the other")
+    parser.add_argument("after", help="libtorch_shim.so of the other build")
     parser.add_argument("--repeats", type=int, default=25, help="calls of each side, 25 if not given")
     options = parser.parse_args()
     libraries = [ctypes.CDLL(path) for path in (options.before, options.after)]

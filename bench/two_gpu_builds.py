@@ -164,13 +164,13 @@ def measure(sides, number, rounds, replays):
 def parse():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("before", nargs="?", help="folder with the package of one build")
-    parser.add_argument("after", nargs="?", help="that of the other")
-    parser.add_argument("--only", default="", help="cases whose name contains this; paper: FlashAttention's grid alone")
+    parser.add_argument("after", nargs="?", help="folder with the package of the other build")
+    parser.add_argument("--only", default="", help="only cases whose name contains this text; paper: only the grid of FlashAttention's papers")
     parser.add_argument("--shape", help="only cases of this batch,heads,seqlen,head_dim")
-    parser.add_argument("--rounds", type=int, default=3, help="new tensors for each, 3 if not given")
-    parser.add_argument("--replays", type=int, default=6, help="in a turn, 6 if not given; a round has 4 turns")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds, each with new tensors; 3 if not given")
+    parser.add_argument("--replays", type=int, default=6, help="replays per turn, 6 if not given; a round has 4 turns")
     parser.add_argument("--again", type=float, metavar="RATIO",
-                        help="measures cases with a pass below RATIO once more, with 4 times the rounds")  # fmt: skip
+                        help="measure cases with a pass below RATIO again, with 4 times the rounds")  # fmt: skip
     parser.add_argument("--json", help="file for the result")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()

@@ -159,11 +159,11 @@ def main(arguments=None):
     parser.add_argument("--num_layers", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--padding", action=argparse.BooleanOptionalAction, default=True,
-                        help="a second run with left padding, whose mask is neither full nor causal")  # fmt: skip
+                        help="run again with left padding, where the mask is neither full nor causal")  # fmt: skip
     options = parser.parse_args(arguments)
     for name, least in (("seq_len", 3), ("new_tokens", 1), ("num_layers", 1)):
         if getattr(options, name) < least:
-            parser.error(f"--{name}: {getattr(options, name)}, allowed a number from {least} on")
+            parser.error(f"--{name}: {getattr(options, name)}, allowed a number of at least {least}")
     if not 0 <= options.seed < 2**63:
         parser.error(f"--seed: {options.seed}, allowed 0 to {2**63 - 1}")
     check_device(parser, options.device)

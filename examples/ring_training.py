@@ -118,14 +118,16 @@ def rank_main(rank, args, folder):
 
 def main():
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--ranks", type=int, default=2, help="processes, on --device cuda as many GPUs (default: 2)")
+    parser.add_argument(
+        "--ranks", type=int, default=2, help="number of processes, each with one GPU on --device cuda (default: 2)"
+    )
     parser.add_argument("--sharding", default="zigzag", choices=["zigzag", "contiguous", "striped"])
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--seq_len", type=int, default=128)
     args = parser.parse_args()
     if args.device == "cuda" and torch.cuda.device_count() < args.ranks:
-        parser.error(f"--ranks: {args.ranks}, allowed the {torch.cuda.device_count()} GPUs of this machine at most")
+        parser.error(f"--ranks: {args.ranks}, allowed at most {torch.cuda.device_count()}, the GPUs of this machine")
     with tempfile.TemporaryDirectory() as folder:
         torch.multiprocessing.spawn(rank_main, (args, folder), nprocs=args.ranks)
         with open(os.path.join(folder, "verdict")) as file:

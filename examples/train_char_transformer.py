@@ -192,18 +192,20 @@ def parse(arguments):
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--dtype", choices=tuple(TOLERANCE), default="f32", help="bf16: autocast")
     parser.add_argument("--batch_size", type=int, default=8)
-    parser.add_argument("--num_heads", type=int, default=2, help=f"of head_dim {HEAD_DIM}")
+    parser.add_argument("--num_heads", type=int, default=2, help=f"heads, each with head_dim {HEAD_DIM}")
     parser.add_argument("--seq_len", type=int, default=128)
     parser.add_argument("--num_layers", type=int, default=2)
     parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--tolerance", type=float, help=f"of the curves, in nats (default {TOLERANCE})")
-    parser.add_argument("--text", type=pathlib.Path, nargs="+", help="files (default: docs/*.md)")
+    parser.add_argument(
+        "--tolerance", type=float, help=f"largest difference of the curves in nats (default {TOLERANCE})"
+    )
+    parser.add_argument("--text", type=pathlib.Path, nargs="+", help="text files for training (default: docs/*.md)")
     parser.add_argument("--output", type=pathlib.Path, default=pathlib.Path("experiment_results/char_transformer"))
     options = parser.parse_args(arguments)
     for name in ("steps", "batch_size", "num_heads", "seq_len", "num_layers"):
         if getattr(options, name) < 1:
-            parser.error(f"--{name}: {getattr(options, name)}, allowed a number from 1 on")
+            parser.error(f"--{name}: {getattr(options, name)}, allowed a number of at least 1")
     if not 0 <= options.seed < 2**63:
         parser.error(f"--seed: {options.seed}, allowed 0 to {2**63 - 1}")
     check_device(parser, options.device)
@@ -225,7 +227,7 @@ def main(arguments=None):
     except OSError as error:
         print(f"--output: {options.output}: {error.strerror}, allowed a folder that can be written to", file=sys.stderr)
         return 2
-    print(f"{len(data)} characters, {vocabulary} different ones; {options.device}, {options.dtype}")
+    print(f"{len(data)} characters, {vocabulary} of them distinct; {options.device}, {options.dtype}")
     try:
         losses, seconds = train(options, data, vocabulary)
     except attend.Error as error:

@@ -209,18 +209,18 @@ def parse(arguments):
     parser.add_argument("--batch_size", type=int, default=8)
     parser.add_argument("--seq_len", type=int, default=1024)
     parser.add_argument("--num_layers", type=int, default=12)
-    parser.add_argument("--num_heads", type=int, default=12, help=f"of head_dim {small.HEAD_DIM}")
+    parser.add_argument("--num_heads", type=int, default=12, help=f"heads, each with head_dim {small.HEAD_DIM}")
     parser.add_argument("--vocabulary", type=int, default=50304)
     parser.add_argument("--lr", type=float, default=6e-4)
-    parser.add_argument("--lr_warm_up", type=int, default=40, help="steps in which the learning rate rises to --lr")
+    parser.add_argument("--lr_warm_up", type=int, default=40, help="steps over which the learning rate rises to --lr")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=pathlib.Path, default=pathlib.Path("experiment_results/gpt2"))
     options = parser.parse_args(arguments)
     for name in ("batch_size", "seq_len", "num_layers", "num_heads", "vocabulary"):
         if getattr(options, name) < 1:
-            parser.error(f"--{name}: {getattr(options, name)}, allowed a number from 1 on")
+            parser.error(f"--{name}: {getattr(options, name)}, allowed a number of at least 1")
     if options.lr_warm_up < 0:
-        parser.error(f"--lr_warm_up: {options.lr_warm_up}, allowed a number from 0 on")
+        parser.error(f"--lr_warm_up: {options.lr_warm_up}, allowed a number of at least 0")
     if options.steps <= WARM_UP:
         parser.error(f"--steps: {options.steps}, allowed a number above {WARM_UP}, the steps that are not timed")
     small.check_device(parser, options.device)
@@ -255,7 +255,7 @@ def main(arguments=None):
     for name, ms in milliseconds.items():
         print(f"{name:<11} {ms:.2f} ms a step, loss {report['first'][name]:.4f} -> {report['last'][name]:.4f}")
     parted = report["parted_at"]
-    until = "" if parted == options.steps else f" before step {parted}, where torch's two backends have parted"
+    until = "" if parted == options.steps else f" before step {parted}, where torch's two backends have diverged"
     print(f"losses differ by {report['largest_difference']:.2e} at most{until}; allowed {report['tolerance']:g}")
     worst = {name: max(max(row[name]) for row in compared) for name in ("attend", "torch_other")}
     print(f"gradients differ by {worst['attend']:.2e} of their size at most, those of torch's two backends by "

@@ -147,7 +147,7 @@ const BadInput kOutputs[] = {
      {"dq: ", "shares memory with dout"},
      kBackwardOnly},
     {"DqOverlapsLse", [](Call& c) { c.lse.data = c.dq.data; }, {"dq: ", "shares memory with lse"}, kBackwardOnly},
-    {"DkIsDq", [](Call& c) { c.dk.data = c.dq.data; }, {"dk: ", "starts where dq does"}, kBackwardOnly},
+    {"DkIsDq", [](Call& c) { c.dk.data = c.dq.data; }, {"dk: ", "has the address of dq"}, kBackwardOnly},
     {"DbiasIsBias",
      [](Call& c) { c.with_bias(), c.extras.dbias->data = c.bias_buffer.view().data; },
      {"dbias: ", "shares memory with bias"},
@@ -188,7 +188,7 @@ const BadInput kOutputs[] = {
      kBackwardOnly},
     {"DsinksIsDv",
      [](Call& c) { c.with_sinks(), c.extras.dsinks->data = c.dv.data; },
-     {"dsinks: ", "starts where dv does"},
+     {"dsinks: ", "has the address of dv"},
      kBackwardOnly},
 };
 INSTANTIATE_TEST_SUITE_P(Outputs, BadInputs, testing::ValuesIn(kOutputs),
@@ -308,7 +308,7 @@ TEST(BadForwardOutputs, AreRefused) {
       {"OIsSinks",
        [](Call& c) { c.with_sinks(), c.params.sinks->data = c.o.data; },
        {"o: ", "shares memory with sinks"}},
-      {"LseIsO", [](Call& c) { c.lse.data = c.o.data; }, {"lse: ", "starts where o does"}},
+      {"LseIsO", [](Call& c) { c.lse.data = c.o.data; }, {"lse: ", "has the address of o"}},
   };
   for (const BadInput& b : bad) {
     SCOPED_TRACE(b.name);

@@ -48,13 +48,13 @@ PARTS = ("tests", "sanitizers", "python")
 def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", metavar="PART,...", help=", ".join(PARTS))
-    parser.add_argument("--more", action="store_true", help="only tests, those that the report misses")
-    parser.add_argument("--again", metavar="FILTER", help="only tests that failed, and those of the filter")
-    parser.add_argument("--first", metavar="FILTER", help="these tests before all others")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no more tests after this time")
+    parser.add_argument("--more", action="store_true", help="run only the tests that are missing in the report")
+    parser.add_argument("--again", metavar="FILTER", help="run only tests that failed and tests that match the filter")
+    parser.add_argument("--first", metavar="FILTER", help="run these tests before all others")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="start no test after this time")
     parser.add_argument("tests", help="attend_gpu_tests")
     parser.add_argument("attend", help="the program")
-    parser.add_argument("python", help="an interpreter with attend, torch and pytest")
+    parser.add_argument("python", help="Python interpreter with attend, torch and pytest")
     parser.add_argument("report", type=pathlib.Path, help="JSON")
     words = parser.parse_args()
     in_full = PARTS if words.only is None else tuple(words.only.split(","))
@@ -115,7 +115,7 @@ def main():
             write(report, words.report)
         else:
             run_parts(words, report, folder, num_gpus, begun)
-    say(f"{words.report}: {'passed' if report['passed'] else 'not passed, or not whole'}")
+    say(f"{words.report}: {'passed' if report['passed'] else 'failed, or incomplete'}")
     if is_again:
         return report["tests"]["failed"] > 0
     whole = words.only is None and not words.more

@@ -61,9 +61,9 @@ def kernels(report, cache, renamed):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     for side in ("before", "after"):
-        parser.add_argument(side, help="what attend compile --json wrote")
-        parser.add_argument(f"{side}_cache", help="the ATTEND_CACHE_DIR of that run")
-    what = "kernels, constants and enumerators with other names since"
+        parser.add_argument(side, help="file that attend compile --json wrote")
+        parser.add_argument(f"{side}_cache", help="ATTEND_CACHE_DIR of that run")
+    what = "kernels, constants and enumerators that were renamed"
     parser.add_argument("--renamed", nargs="*", default=[], metavar="OLD=NEW", help=what)
     options = parser.parse_args()
     before = kernels(options.before, options.before_cache, dict(pair.split("=") for pair in options.renamed))

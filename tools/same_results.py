@@ -54,23 +54,25 @@ DEVICES = (*COMPUTES, "torch on cpu")  # the last one is the GPU's code path on 
 def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--base", type=pathlib.Path, help="folder with the package of the earlier build")
-    parser.add_argument("--new", type=pathlib.Path, help="that of the other")
-    parser.add_argument("--device", choices=DEVICES, default="cpu", help="cpu if not given")
+    parser.add_argument("--new", type=pathlib.Path, help="folder with the package of the other build")
+    parser.add_argument("--device", choices=DEVICES, default="cpu", help="device, cpu if not given")
     parser.add_argument(
         "--compute", nargs="+", metavar="NAME", help="backends; sm80 stands for sm80_forward and sm80_backward"
     )
-    parser.add_argument("--cases", type=int, default=500, metavar="N", help="500 if not given")
-    parser.add_argument("--seed", type=int, metavar="N", help="of options and inputs; drawn and printed if not given")
-    parser.add_argument("--only", type=int, metavar="N", help="this case alone")
-    parser.add_argument("--jobs", type=int, metavar="N", help="pairs of processes")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no group of cases after this time")
+    parser.add_argument("--cases", type=int, default=500, metavar="N", help="number of cases, 500 if not given")
+    parser.add_argument(
+        "--seed", type=int, metavar="N", help="seed of options and inputs; drawn and printed if not given"
+    )
+    parser.add_argument("--only", type=int, metavar="N", help="run only this case")
+    parser.add_argument("--jobs", type=int, metavar="N", help="number of process pairs")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="start no group of cases after this time")
     parser.add_argument("--json", metavar="FILE", help="file for the result")
     parser.add_argument("--worker", choices=DEVICES, help=argparse.SUPPRESS)
     words = parser.parse_args()
     if words.worker:
         return words
     if words.base is None or words.new is None:
-        parser.error("--base and --new: both have to be given")
+        parser.error("--base and --new: both are required")
     for name, folder in (("base", words.base), ("new", words.new)):
         if not (folder / "attend" / "__init__.py").is_file():
             parser.error(f"--{name}: {folder}, allowed a folder with the package attend")

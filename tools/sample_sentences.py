@@ -159,7 +159,7 @@ def count_ratings(path):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=200, help="sentences to draw (200)")
-    parser.add_argument("--seed", type=int, default=1, help="of the random numbers (1)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the random numbers (1)")
     parser.add_argument("--ratings", metavar="SAMPLE", help="count the ratings in this file instead")
     options = parser.parse_args()
     if options.ratings:

@@ -80,13 +80,15 @@ def check_it_travels(wheel: pathlib.Path, report: dict, newest: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=pathlib.Path)
-    parser.add_argument("--newest", metavar="TAG", help="the newest tag that is allowed: manylinux_2_34")
-    parser.add_argument("--built", metavar="WHEEL", type=pathlib.Path, help="the wheel, where there is one")
+    parser.add_argument("--newest", metavar="TAG", help="newest allowed tag, such as manylinux_2_34")
+    parser.add_argument(
+        "--built", metavar="WHEEL", type=pathlib.Path, help="an existing wheel, which is tagged instead of a new build"
+    )
     arguments = parser.parse_args()
     if arguments.newest and not re.fullmatch(r"manylinux_\d+_\d+", arguments.newest):
-        parser.error(f"--newest: {arguments.newest!r}, allowed: manylinux_ and a version of glibc: manylinux_2_34")
+        parser.error(f"--newest: {arguments.newest!r}, allowed manylinux_ and a glibc version, such as manylinux_2_34")
     if arguments.built and not arguments.built.is_file():
-        parser.error(f"--built: {str(arguments.built)!r}, allowed: the path of a wheel")
+        parser.error(f"--built: {str(arguments.built)!r}, allowed the path of a wheel")
     folder = arguments.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as built, tempfile.TemporaryDirectory() as tagged:

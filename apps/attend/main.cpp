@@ -60,7 +60,7 @@ int main(int argc, char** argv) {
   } catch (const cpu::Interrupted&) {
     cli::end_interrupted();
   } catch (const std::bad_alloc&) {
-    return refuse("not enough memory for this problem: take a smaller one");
+    return refuse("not enough memory for this problem: choose a smaller one");
   } catch (const std::exception& error) {
     return refuse(error.what());
   }

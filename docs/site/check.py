@@ -45,9 +45,9 @@ def complaints(site: Path) -> list[str]:
                 continue
             to = (path.parent / urllib.parse.unquote(split.path)).resolve() if split.path else path
             if not to.exists():
-                found.append(f"{name}: a link to {target}, which is not there")
+                found.append(f"{name}: a link to {target}, which does not exist")
             elif split.fragment and to in pages and urllib.parse.unquote(split.fragment) not in pages[to].anchors:
-                found.append(f"{name}: a link to {target}, whose anchor is not there")
+                found.append(f"{name}: a link to {target}, whose anchor does not exist")
     for sheet in site.rglob("*.css"):
         loads = re.findall(r"url\(\s*[\"']?([^\"')]+)|@import\s+[\"']([^\"']+)", sheet.read_text())
         found += [f"{sheet.name}: loads {a or b}" for a, b in loads if _ELSEWHERE.match(a or b)]

@@ -22,8 +22,8 @@ OPTIONS = {
     "head_dim 96": ["2,8,512,96"],
     "head_dim 256": ["2,8,512,256"],
     "head_dim 512": ["2,8,512,512"],
-    "head_dim 128, of v 64": ["2,8,512,128", "--head_dim_v", "64"],
-    "head_dim 100, of v 40": ["2,8,512,100", "--head_dim_v", "40"],
+    "head_dim 128, of v: 64": ["2,8,512,128", "--head_dim_v", "64"],
+    "head_dim 100, of v: 40": ["2,8,512,100", "--head_dim_v", "40"],
     "causal": ["--causal"],
     "window": ["--window_left", "128", "--window_right", "0"],
     "more keys than rows": ["--seq_len_k", "1024"],
@@ -53,7 +53,7 @@ A backend can refuse a combination of two options that it supports one by one.
 `attend info --explain 2,8,512,64 --causal` and `attend.explain(2, 8, 512, 64, causal=True)` report the support for any
 problem, and the reason if a backend does not support it. Their answers make up this page.
 
-`compute="auto"` picks the fastest backend that supports the whole call. It refuses an option only if every backend
+`compute="auto"` picks the fastest backend that supports the entire call. It refuses an option only if every backend
 refuses it.
 [What each GPU gets](../operations.md#what-each-gpu-gets) lists the backends that it picks.
 """
@@ -118,7 +118,7 @@ def page(build: Path) -> str:
         ]
     nowhere = [name for name in OPTIONS if not re.search("yes|ward", " ".join(cpu[name] + gpu[name]))]
     if nowhere:  # the flag no longer exists, or the problem is invalid
-        raise SystemExit(f"no backend takes {', '.join(nowhere)}")
+        raise SystemExit(f"no backend supports {', '.join(nowhere)}")
     kernels = ", ".join(f"{title} {capability / 10}" for title, (capability, _, _) in GPU.items())
     return (
         f"{HEAD}\n## On CPUs\n\n{table([f'`{name}`' for name in CPU], cpu)}\n## On GPUs\n\n"

@@ -76,7 +76,7 @@ class Stage:
             path, hash_sign, anchor = target.partition("#")
             place = os.path.normpath(PurePosixPath(source).parent / path)
             if not (ROOT / place).exists():
-                raise SystemExit(f"{source}: a link to {target}, which is not there")
+                raise SystemExit(f"{source}: a link to {target}, which does not exist")
             to = self.names.get(place) or self.place_of(place)
             relative = os.path.relpath(to, PurePosixPath(name).parent)
             return f"]({relative}{hash_sign}{anchor})"

@@ -28,7 +28,7 @@ class CudaSpace:
         self._q, self._index, self._owner = q, index, owner
         self._namespace = namespace_of(q)
         if not hasattr(self._namespace, "from_dlpack"):
-            raise UnsupportedError(f"{owner}: {kind_of(q)}, whose framework has no from_dlpack to take the result")
+            raise UnsupportedError(f"{owner}: {kind_of(q)}, whose framework has no from_dlpack to receive the result")
         self._stream_owner = None
         self.stream = _DEFAULT_STREAM
         if type(q).__module__.partition(".")[0] == "cupy":
@@ -61,7 +61,7 @@ class CudaSpace:
         """Refuses a value that is not an array of the framework and device of q."""
         refuse_tracer(name, x)
         if not hasattr(x, "__dlpack__"):
-            raise ArgumentError(f"{name}: {kind_of(x)}, allowed a GPU array with __dlpack__, as {self._owner} is one")
+            raise ArgumentError(f"{name}: {kind_of(x)}, allowed a GPU array with __dlpack__, like {self._owner}")
         refuse_other_kind(name, x, self._q, self._owner)
         device = tuple(int(n) for n in x.__dlpack_device__())
         if device != (KDL_CUDA, self._index):
@@ -73,7 +73,7 @@ class CudaSpace:
 
     def empty(self, name: str, shape: tuple[int, ...], dtype: str) -> Any:
         if dtype not in _ELEMENT_BYTES:
-            raise UnsupportedError(f"{name}: dtype {dtype} on a GPU, attend takes f32, f16, bf16")
+            raise UnsupportedError(f"{name}: dtype {dtype} on a GPU, attend supports f32, f16, bf16")
         count = math.prod(shape) * _ELEMENT_BYTES[dtype]
         return _core.cuda_empty(shape, dtype, count, self._index, self.stream, self._stream_owner)
 

@@ -23,7 +23,7 @@ def refuse_unless(value: Any, allowed: tuple[Any, ...], name: str) -> None:
         if value is x or (type(value) is type(x) and value == x):
             return
     shown = type(value).__name__ if hasattr(value, "shape") else repr(value)
-    raise UnsupportedError(f"{name}: {shown}, attend takes {' or '.join(map(repr, allowed))} only")
+    raise UnsupportedError(f"{name}: {shown}, attend supports {' or '.join(map(repr, allowed))} only")
 
 
 class StandIn:
@@ -37,12 +37,12 @@ class StandIn:
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         """Raises NotImplementedError with the name."""
-        raise UnsupportedError(f"{self.__name__}: attend has none yet{self._instead and f'; {self._instead}'}")
+        raise UnsupportedError(f"{self.__name__}: attend does not have it yet{self._instead and f'; {self._instead}'}")
 
     apply = __call__  # the method of a torch.autograd.Function
 
     def __repr__(self) -> str:
-        return f"<{self.__name__}, which attend has not yet>"
+        return f"<{self.__name__}, which attend does not have yet>"
 
 
 def dropout_seed(dropout_p: float) -> Any:

@@ -20,11 +20,11 @@ def joined(q: Any, k: Any, v: Any, qv: Optional[Any]) -> tuple[Any, Any]:
         wanted = (*q.shape[:-1], v.shape[-1])
         raise ArgumentError(f"qv: shape {tuple(qv.shape)}, allowed {wanted}, as q with the head_dim of v")
     if k.shape[:-1] != v.shape[:-1]:
-        raise ArgumentError(f"v: shape {tuple(v.shape)}, allowed that of k, {tuple(k.shape)}, but for the head_dim")
+        raise ArgumentError(f"v: shape {tuple(v.shape)}, allowed that of k, {tuple(k.shape)}, except for the head_dim")
     total = q.shape[-1] + v.shape[-1]
     if total > _MAX_HEAD_DIM:
         raise UnsupportedError(
-            f"qv: head_dim {q.shape[-1]} of q + {v.shape[-1]} of v = {total}, attend takes up to {_MAX_HEAD_DIM}"
+            f"qv: head_dim {q.shape[-1]} of q + {v.shape[-1]} of v = {total}, attend supports up to {_MAX_HEAD_DIM}"
         )
     module = module_of(q)
     return module.concatenate((q, qv), -1), module.concatenate((k, v), -1)
@@ -37,7 +37,7 @@ def _check_like_q(name: str, x: Any, q: Any) -> None:
     if is_torch(x) != is_torch(q):
         raise ArgumentError(f"{name}: {type(x).__name__}, allowed an array of the framework of q, {type(q).__name__}")
     if len(x.shape) != len(q.shape) or len(x.shape) < 3:
-        raise ArgumentError(f"{name}: {len(x.shape)} dimensions, allowed 4, or 3 where packed, and as many as q")
+        raise ArgumentError(f"{name}: {len(x.shape)} dimensions, allowed 4, or 3 if packed, the same as q")
     if x.dtype != q.dtype:
         raise ArgumentError(f"{name}: dtype {x.dtype}, allowed that of q, {q.dtype}")
     if is_torch(x) and x.device != q.device:

@@ -65,7 +65,9 @@ class HostSpace:
     def _numpy_of(self, name: str, x: Any) -> Any:
         """Returns a NumPy array of the same memory, or None if NumPy does not have the element type."""
         if isinstance(x, np.ma.MaskedArray):
-            raise UnsupportedError(f"{name}: numpy.ma.MaskedArray, attend knows no masked elements; give `mask`")
+            raise UnsupportedError(
+                f"{name}: numpy.ma.MaskedArray, attend does not support masked elements; give `mask`"
+            )
         if isinstance(x, np.ndarray):
             if type(x) is not type(self._q):
                 refuse_other_kind(name, x, self._q, self._owner)
@@ -77,12 +79,12 @@ class HostSpace:
         device_type = int(x.__dlpack_device__()[0])
         if device_type != KDL_CPU:
             where = f"{kind_of(x)} on DLPack device {device_type}"
-            raise ArgumentError(f"{name}: {where}, allowed the CPU as {self._owner}")
+            raise ArgumentError(f"{name}: {where}, allowed the CPU, like {self._owner}")
         return _as_numpy(x)
 
     def _view_of_numpy(self, name: str, x: np.ndarray) -> _core.Array:
         if not x.dtype.isnative:
-            raise ArgumentError(f"{name}: dtype {x.dtype.str} of foreign byte order, allowed the machine's own")
+            raise ArgumentError(f"{name}: dtype {x.dtype.str} of foreign byte order, allowed the machine's byte order")
         try:
             return self.result_view(x)
         except ArgumentError as error:  # the dtype does not exist in the buffer protocol
@@ -91,7 +93,7 @@ class HostSpace:
     def plain(self, name: str, x: Any) -> Any:
         array = _as_numpy(x)
         if array is None:
-            raise UnsupportedError(f"{name}: one column of a dtype that NumPy lacks, allowed all columns of it")
+            raise UnsupportedError(f"{name}: one column in a dtype that NumPy does not have, allowed all columns")
         return array
 
     def empty(self, name: str, shape: tuple[int, ...], dtype: str) -> Any:

@@ -145,7 +145,7 @@ def text() -> str:
         shown = f"none: {library['lack']}" if "lack" in library else f"{library['version']}, {library['path']}"
         lines.append(f"{title:<9} {shown}")
     lines.append(f"kernels   {_core.kernel_digest()}")
-    lines.append("backends  (compute=NAME; auto takes the one that expects to be done first)")
+    lines.append("backends  (compute=NAME; auto picks the one with the lowest estimated time)")
     for backend in backends():
         remark = "" if backend["has_backward"] else " (forward only)"
         lines.append(f"  {backend['name']:<18} {backend['device']:<5} {backend['description']}{remark}")

@@ -119,7 +119,7 @@ def check_text(argument: str, text: Any) -> None:
 
 def check_captures(captures: Any) -> None:
     if captures is not None and not isinstance(captures, Mapping):
-        raise ArgumentError(f"captures: {type(captures).__name__}, allowed a dictionary of arrays by their names")
+        raise ArgumentError(f"captures: {type(captures).__name__}, allowed a dictionary that maps names to arrays")
     for name in captures or ():
         if not isinstance(name, str):
             raise ArgumentError(f"captures: a name of type {type(name).__name__}, allowed str")
@@ -132,7 +132,7 @@ def own_of(score: Any, captures: Any, block_mask: Any) -> Optional[Own]:
     if score is None and captures is not None:
         raise ArgumentError("captures: given without score, allowed with it only")
     if block_mask is not None and not isinstance(block_mask, _core.BlockMask):
-        raise ArgumentError(f"block_mask: {type(block_mask).__name__}, allowed what attend.make_block_mask gives")
+        raise ArgumentError(f"block_mask: {type(block_mask).__name__}, allowed a mask from attend.make_block_mask")
     if score is None:
         return None if block_mask is None else Own(None, {}, block_mask)
     check_text("score", score)

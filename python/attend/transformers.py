@@ -83,7 +83,8 @@ def refuse_without_interface(kind: type, name: str) -> None:
     able = any(said[:1]) or (len(said) < 2 and getattr(kind, "_can_set_attn_implementation", lambda: True)())
     if not able or _has_table(kind):
         raise UnsupportedError(
-            f"attn_implementation: {name!r} with {kind.__name__}, which computes attention by itself; allowed 'eager'"
+            f"attn_implementation: {name!r} with {kind.__name__}, which computes attention in its own "
+            "code; allowed 'eager'"
         )
 
 

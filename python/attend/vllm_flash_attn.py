@@ -271,7 +271,7 @@ def _refuse(dropout_p: float, return_attn_probs: bool, cp_world_size: int, fa_ve
 def _refuse_8_bits(**tensors: Any) -> None:
     for name, x in tensors.items():
         if getattr(getattr(x, "dtype", None), "itemsize", 2) < 2:
-            raise UnsupportedError(f"{name}: dtype {x.dtype}, attend takes 16 bits and more only")
+            raise UnsupportedError(f"{name}: dtype {x.dtype}, attend supports 16 bits or more only")
 
 
 def _check_lengths(cu_seqlens_k: Any, seqused_k: Any, block_table: Any) -> None:
@@ -308,7 +308,7 @@ def _count(value: Any, tokens: int) -> int:
     count = whole_number("prefill_tokens_with_context", value)
     if count is None or not 0 <= count <= tokens:
         shown = type(value).__name__ if count is None else count
-        raise ArgumentError(f"prefill_tokens_with_context: {shown}, allowed 0 to the tokens, {tokens}")
+        raise ArgumentError(f"prefill_tokens_with_context: {shown}, allowed 0 to the number of tokens, {tokens}")
     return count
 
 

@@ -88,7 +88,8 @@ Tensor right_aligned(const char* name, const Array& a) {
 }
 
 void require_device(const char* name, const Array& a, Device device) {
-  if (!(a.device == device)) refuse(fmt::format("{}: on another device than the tensors, allowed theirs", name));
+  if (!(a.device == device))
+    refuse(fmt::format("{}: on another device than the tensors, allowed the same device", name));
 }
 
 std::string shape_text(const Array& a) {

@@ -146,15 +146,16 @@ void add_score(nb::module_& m) {
       .def("without_arrays", &without);
   nb::class_<BlockMask>(
       m, "BlockMask",
-      "Which pairs of rows and keys are seen, by tiles of 64 rows and 64 keys: what `make_block_mask` "
-      "gives. It never changes, and holds no tensor of its captures.")
+      "States which keys each row sees, in tiles of 64 rows and 64 keys. `make_block_mask` returns it. It is "
+      "immutable and keeps no reference to captured tensors.")
       .def_prop_ro(
           "shape",
           [](const BlockMask& mask) {
             const BlockMaskShape s = mask.shape();
             return nb::make_tuple(s.batch, s.num_heads, s.seqlen_q, s.seqlen_k);
           },
-          "(batch, num_heads, seqlen_q, seqlen_k). batch and num_heads are 1 if the text does not ask for b and h.")
+          "(batch, num_heads, seqlen_q, seqlen_k). batch is 1 if the text does not read b; num_heads is 1 if the text "
+          "does not read h.")
       .def_prop_ro(
           "tiles",
           [](const BlockMask& mask) {
@@ -164,14 +165,15 @@ void add_score(nb::module_& m) {
             tiles["patterns"] = t.patterns;
             return tiles;
           },
-          "Numbers of tiles: all; full, every pair seen; partial, some pairs seen; and of patterns, the different ones "
-          "of the partial tiles.")
-      .def_prop_ro("density", &BlockMask::density, "Part of all pairs that are seen, from 0 to 1; 1 if there are none.")
-      .def_prop_ro("nbytes", &BlockMask::bytes, "Bytes of memory.")
+          "Numbers of tiles: all, full (every pair is seen), partial (some pairs are seen), and patterns (distinct "
+          "partial tiles).")
+      .def_prop_ro("density", &BlockMask::density,
+                   "Fraction of all pairs that are seen, from 0 to 1; 1 if there are no pairs.")
+      .def_prop_ro("nbytes", &BlockMask::bytes, "Size in bytes.")
       .def("__copy__", [](const BlockMask& mask) { return mask; })
       .def("__deepcopy__", [](const BlockMask& mask, nb::handle /*memo*/) { return mask; })
       .def("sees", &BlockMask::sees, "batch"_a, "head"_a, "row"_a, "key"_a,
-           "Whether the row sees the key. ArgumentError for an index that is not within `shape`.");
+           "Returns whether the row sees the key. Raises ArgumentError for an index outside `shape`.");
   m.def("make_block_mask", &make_mask);
   m.def("forward_with_own", &forward, "function"_a.none(), "block_mask"_a.none(), "q"_a, "k"_a, "v"_a, "o"_a,
         "lse"_a.none(), "extras"_a, "settings"_a, "stream"_a);

@@ -146,7 +146,7 @@ nb::object attention_backward(nb::handle context, nb::handle dout, nb::handle dl
 /// Implements PackedAttention.forward. is_packed must have accepted the tensor.
 nb::object packed_forward(nb::handle context, nb::handle qkv, nb::handle settings, bool return_lse) {
   ForwardResults results = forward_results_packed(qkv, settings, true);
-  if (!results.is_valid()) throw Error(ErrorCode::kInternal, "qkv: another tensor than a moment ago");
+  if (!results.is_valid()) throw Error(ErrorCode::kInternal, "qkv: the tensor has changed during the call");
   context.attr(torch->save_for_backward)(qkv, results.o, results.lse);
   return finish_forward(context, std::move(results), settings, return_lse);
 }

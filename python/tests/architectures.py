@@ -167,7 +167,7 @@ def examine_all(model_types: list[str], workers: int) -> list[Outcome]:
                 try:
                     found[name] = task.result()
                 except concurrent.futures.process.BrokenProcessPool:
-                    found[name] = Outcome(name, "not tried", remark="its process, or the one beside it, ended early")
+                    found[name] = Outcome(name, "not tried", remark="its process or the other process ended early")
                     break
                 print(f"{name}: {found[name].verdict} {found[name].remark}", file=sys.stderr, flush=True)
     return [found[name] for name in model_types]
@@ -226,8 +226,8 @@ def table_of(found: list[Outcome]) -> str:
     lines.append("| architecture | verdict | class | agrees in | remark |\n|---|---|---|---|---|")
     for outcome in (x for x in found if x.verdict != "not tried"):
         remark = outcome.remark.replace("|", "/")
-        if "computes attention by itself" in remark:
-            remark = remark.partition(" with ")[2].partition(",")[0] + " computes attention by itself"
+        if "computes attention in its own code" in remark:
+            remark = remark.partition(" with ")[2].partition(",")[0] + " computes attention in its own code"
         cells = (f"`{outcome.model_type}`", outcome.verdict, outcome.class_name, outcome.cases, remark)
         lines.append(f"| {' | '.join(cells)} |")
     left = ", ".join(f"`{x.model_type}`" for x in found if x.verdict == "not tried")

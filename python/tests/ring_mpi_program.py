@@ -103,7 +103,7 @@ def check_front_end(comm: MPI.Comm, mine: list[np.ndarray]) -> None:
         assert all("windw" in text for text in texts) or texts == [texts[0]] * comm.size, texts
         assert texts[0].startswith(start) and texts[0].endswith(f" (rank {last})"), texts
     for options, start in (
-        (dict(dropout_p=0.2), "seed: None with dropout_p > 0, allowed the number"),
+        (dict(dropout_p=0.2), "seed: None with dropout_p > 0, allowed the seed"),
         (dict(sinks=np.zeros(2, np.float32)), "sinks: given, allowed none with backward"),
     ):
         try:

@@ -150,7 +150,7 @@ REFUSED = {
     ),
     "two_positions": (
         lambda x: {"rotary": x["rotary"]._replace(seqlens=x["seqlens_k"]), "positions": np.zeros((2, 3), np.int32)},
-        "rotary.seqlens: given beside positions, allowed one of them",
+        "rotary.seqlens: given with positions, allowed one of them",
     ),
     "norm": (lambda x: {"k_norm": np.ones(7, np.float32)}, "k_norm: shape (1, 1, 1, 7), allowed"),
     "eps": (lambda x: {"norm_eps": -1.0}, "norm_eps: -1, allowed finite numbers >= 0"),

@@ -83,7 +83,7 @@ def test_ctrl_c_keeps_what_was_measured(no_torch, small_grid, monkeypatch, tmp_p
     assert bench.main([command, "--device", "cpu", "--samples", "3", "--output", str(path), *more[command]]) == 130
     data = json.loads(path.read_text())
     assert len(data["rows"]) == 1 and data["rows"][0]["ms"] > 0
-    assert "interrupted: what was measured until then is here" in data["notes"]
+    assert "interrupted: the results so far are here" in data["notes"]
 
 
 def test_a_share_above_the_ceiling_is_marked():
@@ -288,8 +288,8 @@ BAD = {
         ["compare", "--compute", "nobody", "--device", "cpu"],
         "--compute: 'nobody', allowed on cpu: auto, cpu",
     ),
-    "device": (["compare", "--device", "cuda"], "--device: cuda, but torch sees no GPU"),
-    "max_seqlen": (["compare", "--max-seqlen", "8"], "--max-seqlen: 8, allowed 32 and more"),
+    "device": (["compare", "--device", "cuda"], "--device: cuda, but torch finds no GPU"),
+    "max_seqlen": (["compare", "--max-seqlen", "8"], "--max-seqlen: 8, allowed 32 or more"),
     "kernel": (["roofline", "--kernel", "fa2"], "--kernel: 'fa2' cannot run here"),
     "seqlens": (["memory", "--seqlens", "128,0"], "0, allowed 1 and more"),
     "no_file": (["visualize", "nowhere.json"], "nowhere.json"),
@@ -299,9 +299,9 @@ BAD = {
     "output_dir": (["visualize", "nowhere.json", "--output-dir", "/proc/x"], "--output-dir: /proc/x: "),
     "product_size": (["roofline", "--device", "cpu", "--product-size", "64"], "--product-size: 64, allowed on a GPU"),
     "rows": (["decode", "--seqlen", "64,4", "--rows", "5"], "--rows: 5, allowed 1 to 4: the least --seqlen"),
-    "heads": (["decode", "--heads", "6:4"], "argument --heads: 6:4, allowed query heads that are a multiple of"),
+    "heads": (["decode", "--heads", "6:4"], "argument --heads: 6:4, allowed a number of query heads that is a"),
     "no_heads": (["decode", "--heads", "6:"], "argument --heads: '', allowed whole numbers from 1"),
-    "page_size": (["decode", "--page-size", "0,-1"], "argument --page-size: -1, allowed 0 (contiguous) and more"),
+    "page_size": (["decode", "--page-size", "0,-1"], "argument --page-size: -1, allowed 0 (contiguous) or more"),
     "cache": (["decode", "--cache", "f16", "--dtype", "bf16"], "--cache: f16, allowed with --dtype bf16: bf16, f8e4m3"),
     "plot": (["decode", "--plot", "x.txt"], "--plot: x.txt, allowed a file that ends in .png or .svg"),
     "json": (["decode", "--json", "/proc/x.json"], "--json: /proc/x.json: "),

@@ -96,7 +96,7 @@ def test_torch_by_autograd(rng, doc):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: attend.make_block_mask("k <= tabel", 4, 4), "mask: column 6: 'tabel' is no name here"),
+        (lambda: attend.make_block_mask("k <= tabel", 4, 4), "mask: column 6: 'tabel' is not a name here"),
         (lambda: attend.make_block_mask("score > 0", 4, 4), "mask: column 1"),
         (lambda: attend.make_block_mask(3, 4, 4), "mask: int, allowed a text"),
         (lambda: attend.make_block_mask("k <= q", -1, 4), "seqlen_q: -1, allowed 0 to 2147483647"),
@@ -110,9 +110,9 @@ def test_torch_by_autograd(rng, doc):
          "block_mask: seqlen_q 4, allowed"),
         (lambda: attend.attention(*[np.zeros((2, 1, 5, 8), np.float32)] * 3,
                                   block_mask=attend.make_block_mask("k <= q + b", 5, 5)),
-         "block_mask: batch 1, of a text that asks for b, allowed 2"),
+         "block_mask: batch 1, from a text that reads b, allowed 2"),
         (lambda: attend.attention(*[np.zeros((1, 1, 5, 8), np.float32)] * 3, block_mask=np.ones((5, 5), bool)),
-         "block_mask: ndarray, allowed what attend.make_block_mask gives"),
+         "block_mask: ndarray, allowed a mask from attend.make_block_mask"),
     ],
 )  # fmt: skip
 def test_refusals_name_the_argument(call, message):

@@ -255,14 +255,14 @@ def test_padding_beside_sequences_with_tables(torch):
 
 
 REFUSED = {
-    "attention_mask": "attention_mask with cu_seq_lens_q: Tensor, attend takes None only",
-    "dropout": "dropout with cu_seq_lens_q: 0.5, attend takes 0.0",
-    "position_bias": "position_bias: Tensor, attend takes None or False only",
-    "qv_latents": "qv_latents: Tensor, attend takes None or False only",
-    "output_attentions": "output_attentions: True, attend takes None or False only",
+    "attention_mask": "attention_mask with cu_seq_lens_q: Tensor, attend supports None only",
+    "dropout": "dropout with cu_seq_lens_q: 0.5, attend supports 0.0",
+    "position_bias": "position_bias: Tensor, attend supports None or False only",
+    "qv_latents": "qv_latents: Tensor, attend supports None or False only",
+    "output_attentions": "output_attentions: True, attend supports None or False only",
     "s_aux": "s_aux: ",
     "cu_seq_lens_k": "cu_seq_lens_k: None with cu_seq_lens_q, allowed a tensor i32",
-    "cu_seq_lens_q": "cu_seq_lens_k: Tensor, attend takes None or False only",
+    "cu_seq_lens_q": "cu_seq_lens_k: Tensor, attend supports None or False only",
 }
 
 

@@ -202,7 +202,7 @@ def test_arrays_on_other_devices_are_refused(rng):
     q, k, v = arrays(rng, 1, 2, 7, 8)
     with pytest.raises(NotImplementedError, match="q: .*Foreign on DLPack device 10"):
         attend.attention(Foreign(q, (10, 0)), k, v)
-    with pytest.raises(ValueError, match="k: .*Foreign on DLPack device 2, allowed the CPU as q"):
+    with pytest.raises(ValueError, match="k: .*Foreign on DLPack device 2, allowed the CPU, like q"):
         attend.attention(Foreign(q), Foreign(k, (2, 0)), Foreign(v))
 
 
@@ -312,6 +312,6 @@ def test_dtypes_are_told_by_name(rng, dtype):
 def test_a_gpus_backend_is_said_to_be_one(rng):
     q, k, v = arrays(rng, 1, 2, 7, 8)
     with pytest.raises(
-        ValueError, match="^compute: 'fa2' is for tensors on a GPU, allowed for those on the CPU: auto, cpu"
+        ValueError, match="^compute: 'fa2' is for tensors on a GPU, allowed for tensors on the CPU: auto, cpu"
     ):
         attend.attention(q, k, v, compute="fa2")

@@ -156,7 +156,7 @@ def test_attention_takes_a_mask_made_on_the_gpu(torch):
 
 
 def test_what_a_gpu_cannot_make_is_refused_in_one_line(torch):
-    with pytest.raises(attend.UnsupportedError, match="^mask: exp, allowed where the mask is made on a CPU"):
+    with pytest.raises(attend.UnsupportedError, match="^mask: exp, allowed if the mask is made on a CPU"):
         attend.make_block_mask("exp(float(q)) < 3", 64, 64, device="cuda")
     document = torch.zeros(64, dtype=torch.int32, device="cuda")
     with pytest.raises(attend.ArgumentError, match="^captures: 'doc': on cuda:0, allowed on the CPU"):

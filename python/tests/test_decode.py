@@ -233,7 +233,7 @@ def test_a_gpu_is_refused_in_one_line(rng):
     q, k, v, o = (on_gpu(*shape) for shape in ((2, 4, 1, 8), (2, 2, 20, 8), (2, 2, 20, 8), (2, 4, 1, 8)))
     with pytest.raises((RuntimeError, NotImplementedError), match="^q: on CUDA device 0, but "):
         _core.decode(Tensors(q, k, v, o, None, on_gpu(2, dtype="i32")), Numbers(), 0)
-    with pytest.raises(ValueError, match="^seqlens_k: on another device than the tensors, allowed theirs$"):
+    with pytest.raises(ValueError, match="^seqlens_k: on another device than the tensors, allowed the same device$"):
         _core.decode(Tensors(q, k, v, o, None, _core.Array.of(np.ones(2, np.int32))), Numbers(), 0)
 
     class OnGpu:

@@ -55,7 +55,7 @@ def test_files_come_out_and_agree(no_torch, tmp_path, capsys):
         assert row["mse"] <= row["max_abs_err"] ** 2 and row["speedup"] is None
     text = (tmp_path / "latest" / "summary.txt").read_text()
     assert text in capsys.readouterr().out
-    assert "no torch" in text and "no speed-up is given" in text and "4 of 4 checks" in text
+    assert "no torch" in text and "no speed-ups, because" in text and "4 of 4 checks" in text
 
 
 @pytest.mark.skipif(not HAS_TORCH, reason="torch is not installed: speed-ups are over it")
@@ -206,8 +206,8 @@ def test_ctrl_c_keeps_what_was_measured(no_torch, monkeypatch, tmp_path, capsys)
     assert experiments.main([*arguments, "--no-plots", "--output-dir", str(tmp_path)]) == 130
     data, _ = saved(tmp_path)
     assert data["stopped"] == "interrupted" and data["rows"][0]["ms"] > 0 and data["rows"][-1]["ms"] is None
-    assert "interrupted before it was timed" in data["rows"][-1]["remark"]
-    assert "interrupted: what was measured until then is here" in capsys.readouterr().out
+    assert "not timed, because the run was interrupted" in data["rows"][-1]["remark"]
+    assert "interrupted: the results so far are here" in capsys.readouterr().out
 
 
 def test_what_is_measured_is_saved_as_it_goes(no_torch, monkeypatch, tmp_path):
@@ -242,7 +242,7 @@ def test_words_of_options_are_joined_either_way(no_torch, spelled, capsys):
 
 BAD = {
     "abbreviation": (["--max-seq", "64"], "unrecognized arguments: --max-seq 64"),
-    "size beside a grid": (["--experiment"], "--batch_size: 1 with an experiment, which has sizes of its own"),
+    "size beside a grid": (["--experiment"], "--batch_size: 1 with an experiment, whose sizes are fixed"),
     "head_dim": (["--head_dim", "700"], "argument --head_dim: 700, allowed 1 to 512"),
     "no number": (["--seq_len", "abc"], "argument --seq_len: 'abc', allowed whole numbers from 1"),
     "nearly a name": (["--kernel", "cpu_naiv"], "--kernel: 'cpu_naiv' (did you mean 'cpu_naive'?), allowed torch_cpu"),
@@ -252,7 +252,7 @@ BAD = {
     "tolerance": (["--tolerance", "0"], "0, allowed finite numbers above 0"),
     "tolerance_nan": (["--tolerance", "nan"], "nan, allowed finite numbers above 0"),
     "size": (["--seq_len", "0"], "0, allowed 1 and more"),
-    "max_seqlen": (["--max-seqlen", "8"], "--max-seqlen: 8, allowed 40 and more"),
+    "max_seqlen": (["--max-seqlen", "8"], "--max-seqlen: 8, allowed 40 or more"),
     "plot_from": (["--plot-from", "nowhere.json"], "nowhere.json"),
     "memory": (["--seq_len", "100000000", "--kernel", "cpu"], "(1, 2, 100000000, 16) needs 47.68 GiB of memory, "),
     "seed": (["--seed", "99999999999999999999"], "99999999999999999999, allowed 0 to 9223372036854775807"),
@@ -312,7 +312,9 @@ def test_import_attend_imports_none_of_this():
 
 def test_gpt3_is_for_tensor_cores(no_torch, capsys):
     assert experiments.main(["--gpt3-experiment", "--kernel", "cpu"]) == 2
-    assert capsys.readouterr().err == "--gpt3-experiment: cpu, allowed those in bf16 on a GPU that torch sees\n"
+    assert (
+        capsys.readouterr().err == "--gpt3-experiment: cpu, allowed implementations in bf16 on a GPU that torch finds\n"
+    )
     shapes = [problem.shape for problem in runner.grid("gpt3")]
     assert shapes[0] == (4, 96, 512, 128) and shapes[-1] == (4, 96, 16384, 128) and len(shapes) == 6
 

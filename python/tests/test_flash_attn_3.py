@@ -156,7 +156,7 @@ def test_wrong_numbers_and_shapes_are_refused_by_name(torch, device):
     refused(ValueError, "^qv: dtype torch.float16, allowed that of q, torch.float32$", qv=q.half())
     refused(ValueError, "^qv: bool, allowed", qv=True)
     q, k, v = (torch.randn(1, 3, 1, width, device=device) for width in (64, 64, 512))
-    with pytest.raises(NotImplementedError, match="^qv: head_dim 64 of q . 512 of v = 576, attend takes up to 512$"):
+    with pytest.raises(NotImplementedError, match="^qv: head_dim 64 of q . 512 of v = 576, attend supports up to 512$"):
         flash_attn_func(q, k, v, qv=v)
 
 

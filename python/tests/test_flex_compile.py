@@ -236,13 +236,13 @@ def stops_all(score, b, h, q_idx, kv_idx):
 @pytest.mark.parametrize(
     ("mod", "message"),
     [
-        (lambda s, b, h, q, k: torch.lgamma(s), "aten.lgamma.default: an operator that attend has no expression for"),
+        (lambda s, b, h, q, k: torch.lgamma(s), "aten.lgamma.default: an operator that attend cannot translate"),
         (lambda s, b, h, q, k: s + torch.rand_like(s), "aten.rand_like.default: random numbers"),
         (lambda s, b, h, q, k: s.add_(1), "aten.add_.Tensor: it changes a tensor in place"),
         (lambda s, b, h, q, k: s[None], "it returned shape"),
-        (stops, "a gradient that stops there"),
+        (stops, "a gradient that stops at this operator"),
         (stops_all, "torch.no_grad"),
-        (lambda s, b, h, q, k: q * 1.0, "its value does not depend on the score"),
+        (lambda s, b, h, q, k: q * 1.0, "a value that does not depend on the score"),
         (lambda s, b, h, q, k: s + SHORT[k], "allowed 130, the number of keys"),
     ],
 )

@@ -55,7 +55,7 @@ VALUE = "the value of a tensor that depends on the score or a position"
         (lambda s, b, h, q, k: s + torch.rand(()), "aten.rand.default: random numbers"),
         (lambda s, b, h, q, k: s + torch.rand_like(s), "aten.rand_like.default: random numbers"),
         (lambda s, b, h, q, k: torch.nn.functional.dropout(s), "aten.(empty_like|bernoulli|native_dropout)"),
-        (lambda s, b, h, q, k: torch.lgamma(s), "aten.lgamma.default: an operator that attend has no expression for"),
+        (lambda s, b, h, q, k: torch.lgamma(s), "aten.lgamma.default: an operator that attend cannot translate"),
         (lambda s, b, h, q, k: torch.atan2(s, s + 1), "aten.atan2.default: an operator"),
         (
             lambda s, b, h, q, k: s.expand(1000).sum(),
@@ -64,7 +64,7 @@ VALUE = "the value of a tensor that depends on the score or a position"
         (lambda s, b, h, q, k: s.expand(3).max(0).values, "a maximum with its index, allowed torch.amax"),
         (lambda s, b, h, q, k: s.view(torch.int32) * 1.0, "aten.view.dtype: a view of another dtype"),
         (lambda s, b, h, q, k: torch.stack([s, s]).norm(p=3), "a norm of order 3, allowed 1, 2, inf"),
-        (lambda s, b, h, q, k: s.detach() + q, "aten.detach.default: a gradient that stops there"),
+        (lambda s, b, h, q, k: s.detach() + q, "aten.detach.default: a gradient that stops at this operator"),
         (lambda s, b, h, q, k: s + (q**5), "aten.pow.Tensor_Scalar: a power of integers"),
         (lambda s, b, h, q, k: s + (1j * q).real, "dtype torch.complex64"),
         (lambda s, b, h, q, k: s + torch.ones(4)[q.to(torch.uint8)], "a subscript of dtype torch.uint8"),
@@ -100,7 +100,7 @@ def _(x):
 
 def test_operators_of_the_caller_are_not_torchs_of_their_names():
     line = line_of(lambda: attend.flex_attention(Q, Q, Q, lambda s, b, h, q, k: other_tanh(s)))
-    assert "attend_tests.tanh.default: an operator that attend has no expression for" in line
+    assert "attend_tests.tanh.default: an operator that attend cannot translate" in line
 
 
 def test_errors_of_the_function_itself_are_its_own():
@@ -120,7 +120,7 @@ def test_a_score_that_does_not_matter_has_no_gradient():
     assert torch.isfinite(attend.flex_attention(Q, Q, Q, mod)).all()
     x = Q.clone().requires_grad_()
     assert line_of(lambda: attend.flex_attention(x, Q, Q, mod), NotImplementedError).startswith(
-        "score_mod: its value does not depend on the score"
+        "score_mod: a value that does not depend on the score"
     )
     with torch.no_grad():
         attend.flex_attention(x, Q, Q, mod)
@@ -138,9 +138,9 @@ def test_detached_captures_are_no_gradient_that_stops():
     [
         ({"kernel_options": {"BLOCK_Q": 3}}, "kernel_options: 'BLOCK_Q', allowed BACKEND, "),
         ({"kernel_options": {"BACKEND": "FASTEST"}}, "kernel_options: BACKEND 'FASTEST', allowed AUTO, TRITON"),
-        ({"block_mask": torch.ones(8, 8)}, "block_mask: Tensor, allowed what create_block_mask gives"),
+        ({"block_mask": torch.ones(8, 8)}, "block_mask: Tensor, allowed a mask from create_block_mask"),
         ({"block_mask": attend.make_block_mask("k <= q", 8, 8)}, "block_mask: BlockMask, allowed what create_block"),
-        ({"key": Q[:, :1]}, "key: 1 heads beside 2 of query, allowed with enable_gqa=True only"),
+        ({"key": Q[:, :1]}, "key: 1 heads with 2 of query, allowed with enable_gqa=True only"),
         ({"key": torch.zeros(1, 3, 8, 16), "enable_gqa": True}, "key: 3 heads, allowed a divisor of query's 2"),
         ({"key": torch.zeros(2, 2, 8, 16)}, "key: batch 2, allowed 1, that of query, or 1"),
         ({"query": Q[0]}, "query: 3 dimensions, allowed 4"),

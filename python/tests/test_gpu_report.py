@@ -100,7 +100,7 @@ def test_a_report_of_other_tests_does_not_go_on(run, tmp_path):
     path = tmp_path / "report.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"names_digest": "other"}))
     _, done = run("--more")
-    assert done.returncode == 1 and "is of other tests" in done.stderr
+    assert done.returncode == 1 and "was made with other tests" in done.stderr
 
 
 def test_what_failed_may_run_again(run):
@@ -125,7 +125,7 @@ def test_on_several_gpus_those_of_the_ring_are_a_piece(run):
 
 def test_what_there_is_none_of_is_refused(run):
     report, done = run("--more")
-    assert report is None and "is not there" in done.stderr
+    assert report is None and "does not exist" in done.stderr
     _, done = run("--only", "bench")
     assert done.returncode == 2 and "--only: bench, allowed tests, sanitizers, python" in done.stderr
 

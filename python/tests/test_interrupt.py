@@ -121,7 +121,7 @@ def test_compare_prints_as_it_goes_and_keeps_its_rows(tmp_path, number):
     rows = json.loads(path.read_text())["rows"]
     assert rows[0]["S"] == 64 and rows[0]["ms"] > 0
     assert out.startswith("given forward (1, 4, 64, 64) cpu f32: ")
-    assert "interrupted: what was measured until then is here" in out
+    assert "interrupted: the results so far are here" in out
     assert list(tmp_path.iterdir()) == [path]
 
 
@@ -137,7 +137,7 @@ def test_experiments_print_as_they_go_and_keep_their_rows(tmp_path, number):
     data = json.loads((tmp_path / "latest" / "results.json").read_text())
     assert data["stopped"] == "interrupted" and data["rows"][0]["ms"] > 0
     assert "seqlen forward (4, 8, 128, 64) cpu_naive f32: " in out
-    assert "interrupted: what was measured until then is here" in out
+    assert "interrupted: the results so far are here" in out
 
 
 # A call that no signal interrupts, like a library that never returns to Python, on the thread that measures memory.

@@ -301,7 +301,7 @@ def test_other_things_are_refused():
         attend.jax.attention(*(x.astype(jnp.int32) for x in (q, k, v)))
     with pytest.raises(attend.ArgumentError, match="scale: traced by JAX, allowed a number"):
         jax.jit(lambda scale: attend.jax.attention(q, k, v, scale=scale))(0.5)
-    with pytest.raises(attend.ArgumentError, match="alibi_slopes: to be differentiated"):
+    with pytest.raises(attend.ArgumentError, match="alibi_slopes: differentiated"):
         jax.grad(lambda slopes: attend.jax.attention(q, k, v, alibi_slopes=slopes).sum())(jnp.ones(2))
     with pytest.raises(attend.UnsupportedError, match="dropout_p: with vmap, allowed 0 only"):
         jax.vmap(lambda q: attend.jax.attention(q, k, v, dropout_p=0.5, seed=1))(q[None])

@@ -227,10 +227,10 @@ REFUSED_3 = {
     "rotary_seqlens alone": ({"rotary_seqlens": 3}, ValueError, "rotary_seqlens: given without k and v, allowed"),
     "s_aux": ({"s_aux": 3}, ValueError, "s_aux: dtype i64, allowed"),
     "two sinks": ({"s_aux": 3, "learnable_sink": 3}, ValueError, "learnable_sink: given with s_aux, allowed one"),
-    "qv": ({"qv": 0}, NotImplementedError, "qv: Tensor, attend takes None only"),
-    "q_descale": ({"q_descale": 1}, NotImplementedError, "q_descale: Tensor, attend takes None only"),
+    "qv": ({"qv": 0}, NotImplementedError, "qv: Tensor, attend supports None only"),
+    "q_descale": ({"q_descale": 1}, NotImplementedError, "q_descale: Tensor, attend supports None only"),
     "k_descale": ({"k_descale": 1}, ValueError, "k_descale: given with a k_cache of f32, allowed with f8e4m3 and i8"),
-    "attention_chunk": ({"attention_chunk": 4}, NotImplementedError, "attention_chunk: 4, attend takes 0 only"),
+    "attention_chunk": ({"attention_chunk": 4}, NotImplementedError, "attention_chunk: 4, attend supports 0 only"),
 }
 
 

@@ -218,11 +218,15 @@ def test_every_output_is_written_whole(outputs, library):
 @pytest.mark.parametrize(
     "changes, attributes, message",
     [
-        ({"mask": np.ones((3, 7), bool)}, {}, "attn_mask: shape (3, 7), allowed what broadcasts to (2, 4, 5, 10); the"),
+        (
+            {"mask": np.ones((3, 7), bool)},
+            {},
+            "attn_mask: shape (3, 7), allowed shapes that broadcast to (2, 4, 5, 10); the",
+        ),
         (
             {"mask": np.ones((5, 11), bool)},
             {},
-            "attn_mask: shape (5, 11), allowed what broadcasts to (2, 4, 5, 10); the",
+            "attn_mask: shape (5, 11), allowed shapes that broadcast to (2, 4, 5, 10); the",
         ),
         ({"mask": np.ones((5, 10), np.int64)}, {}, "attn_mask: dtype i64, allowed bool, f32, f16, bf16, f64"),
         ({"mask": np.ones((5, 10), np.int8)}, {}, "attn_mask: ONNX's element type 3, allowed bool, f32"),

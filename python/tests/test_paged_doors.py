@@ -217,7 +217,7 @@ BY_ALL = {
     "v": ({"v": "flat"}, ValueError, "v: 3 dimensions, allowed 4"),
 }
 BY_2 = {
-    "dropout": ({"dropout_p": 0.1}, NotImplementedError, "dropout_p with block_table: 0.1, attend takes"),
+    "dropout": ({"dropout_p": 0.1}, NotImplementedError, "dropout_p with block_table: 0.1, attend supports"),
     "no lengths": ({"cu_seqlens_k": None}, ValueError, "cu_seqlens_k: None with block_table, allowed an array i32"),
     "lengths": ({"cu_seqlens_k": "short"}, ValueError, "cu_seqlens_k: shape (2,), allowed that of cu_seqlens_q, (3,)"),
     "list": ({"cu_seqlens_k": [0, 5, 9]}, ValueError, "cu_seqlens_k: list, allowed an array"),
@@ -227,20 +227,24 @@ BY_2 = {
 }
 BY_3 = {
     "two tables": ({"block_table": "table"}, ValueError, "block_table: given with page_table, allowed one of the two"),
-    "qv": ({"qv": "flat"}, NotImplementedError, "qv: Tensor, attend takes None only"),
-    "descale": ({"k_descale": "flat"}, NotImplementedError, "k_descale: Tensor, attend takes None only"),
+    "qv": ({"qv": "flat"}, NotImplementedError, "qv: Tensor, attend supports None only"),
+    "descale": ({"k_descale": "flat"}, NotImplementedError, "k_descale: Tensor, attend supports None only"),
     "sinks": ({"s_aux": "long"}, ValueError, "s_aux: dtype i64, allowed"),
     "lengths": ({"seqused_k": "short", "seqused_q": "few"}, ValueError, "seqused_k: (1,), allowed an array i32"),
     "more": ({"seqused_k": "short"}, ValueError, "seqused_k: shape (1), allowed (2)"),
     "used": ({"seqused_q": "many"}, ValueError, "seqused_q: 5 of sequence 0, allowed 0 to its length, 3"),
 }
 BY_VLLM = {
-    "q_v": ({"q_v": "flat"}, NotImplementedError, "q_v: Tensor, attend takes None only"),
-    "dropout": ({"dropout_p": 0.1}, NotImplementedError, "dropout_p: 0.1, attend takes 0.0"),
-    "pattern": ({"return_attn_probs": True}, NotImplementedError, "return_attn_probs: True, attend takes False only"),
-    "ranks": ({"cp_world_size": 2}, NotImplementedError, "cp_world_size: 2, attend takes 1 only"),
-    "8 bits": ({"k": "fp8"}, NotImplementedError, "k: dtype torch.float8_e4m3fn, attend takes 16 bits and more only"),
-    "output_scale": ({"output_scale": 1.0}, NotImplementedError, "output_scale: 1.0, attend takes None only"),
+    "q_v": ({"q_v": "flat"}, NotImplementedError, "q_v: Tensor, attend supports None only"),
+    "dropout": ({"dropout_p": 0.1}, NotImplementedError, "dropout_p: 0.1, attend supports 0.0"),
+    "pattern": (
+        {"return_attn_probs": True},
+        NotImplementedError,
+        "return_attn_probs: True, attend supports False only",
+    ),
+    "ranks": ({"cp_world_size": 2}, NotImplementedError, "cp_world_size: 2, attend supports 1 only"),
+    "8 bits": ({"k": "fp8"}, NotImplementedError, "k: dtype torch.float8_e4m3fn, attend supports 16 bits or more only"),
+    "output_scale": ({"output_scale": 1.0}, NotImplementedError, "output_scale: 1.0, attend supports None only"),
     "mask_mod": ({"mask_mod": len}, NotImplementedError, "mask_mod: "),
     "version": ({"fa_version": 5}, ValueError, "fa_version: 5, allowed 2, 3 or 4"),
     "both": ({"cu_seqlens_k": "table"}, ValueError, "seqused_k: given with cu_seqlens_k, allowed one of the two"),
@@ -289,14 +293,17 @@ def test_vllm_names_what_cannot_be_written_or_merged(torch):
     merge = vllm_flash_attn.merge_attn_states
     eight = torch.float8_e4m3fn
     cases = [
-        ("kv_cache_dtype: 'fp8', attend takes 'auto'", lambda: write(rows, rows, cache, cache.clone(), slots, "fp8")),
+        (
+            "kv_cache_dtype: 'fp8', attend supports 'auto'",
+            lambda: write(rows, rows, cache, cache.clone(), slots, "fp8"),
+        ),
         ("value_cache: dtype torch.float8", lambda: write(rows, rows, cache, cache.to(eight), slots, "auto")),
         ("key: 4 dimensions, allowed 3", lambda: write(rows[None], rows, cache, cache.clone(), slots, "auto")),
         ("value_cache: shape", lambda: write(rows, rows[..., :8], cache, cache.clone(), slots, "auto")),
         ("slot_mapping: dtype i32, allowed i64", lambda: write(rows, rows, cache, cache.clone(), slots.int(), "auto")),
         ("slot_mapping: list, allowed an array", lambda: write(rows, rows, cache, cache, [0, 1, 2], "auto")),
         ("value_cache: None, allowed", lambda: write(rows, rows, cache, None, slots, "auto")),
-        ("output_scale: 1.0, attend takes None", lambda: merge(o, o, lse, o, lse, output_scale=1.0)),
+        ("output_scale: 1.0, attend supports None", lambda: merge(o, o, lse, o, lse, output_scale=1.0)),
         ("output: shape (2, 2, 16), allowed (3, 2, 16)", lambda: merge(o[:2], o, lse, o, lse)),
         ("output_lse: shape (3, 2), allowed (2, 3)", lambda: merge(o, o, lse, o, lse, lse.T)),
         ("prefix_lse: ", lambda: merge(o, o, lse[:, :2], o, lse)),

@@ -117,14 +117,16 @@ def test_every_reason_has_its_words(reason):
 
 
 def test_a_reason_of_another_gpu_is_told_as_unknown():
-    assert "`new_thing`, for which this table has no words" in said(LATENCY, **{metrics.stall_name("new_thing"): 99.0})
+    assert "`new_thing`, which this command does not describe" in said(
+        LATENCY, **{metrics.stall_name("new_thing"): 99.0}
+    )
 
 
 TROUBLES = {
     "are bank conflicts": (CONFLICTS, 0.11 * 8e9, 0.09 * 8e9),
     "neighbouring threads": ("l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_ld.ratio", 17.0, 16.0),
     "has work in": ("sm__cycles_active.avg", 0.84 * 39.4e6, 0.86 * 39.4e6),
-    "well below it": ("sm__warps_active.avg.pct_of_peak_sustained_active", 0.74 * 18.75, 0.76 * 18.75),
+    "well below the possible": ("sm__warps_active.avg.pct_of_peak_sustained_active", 0.74 * 18.75, 0.76 * 18.75),
     "too few to fill": ("launch__waves_per_multiprocessor", 1.99, 2.01),
 }
 
@@ -140,14 +142,14 @@ def test_a_trouble_is_named_from_its_threshold_on(words):
 def test_spills_and_what_limits_occupancy():
     assert "131072 loads and 65536 stores" in said(LATENCY)
     assert "No register is spilled" in said(FMA)
-    assert "not more than 2 blocks at once because of registers and shared memory" in said(FMA)
-    assert "not more than 1 block at once because of shared memory" in said(FMA, launch__occupancy_limit_shared_mem=1.0)
+    assert "at most 2 blocks at a time because of registers and shared memory" in said(FMA)
+    assert "at most 1 block at a time because of shared memory" in said(FMA, launch__occupancy_limit_shared_mem=1.0)
 
 
 def test_a_report_with_nothing_in_it_says_so():
     empty = parse('"ID","Kernel Name"\n"",""\n"0","attend_fa2_forward"\n')[0]
     verdict = diagnose(measure(empty))
-    assert verdict.bound == "unknown" and "cannot be said" in verdict.sentences[0]
+    assert verdict.bound == "unknown" and "is unknown" in verdict.sentences[0]
 
 
 LAST = 19  # the tensor-core products, the ladder's last steps

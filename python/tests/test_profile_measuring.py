@@ -175,8 +175,8 @@ def test_systems_records_a_time_line(tmp_path, monkeypatch, capsys):
     [
         ("print('Collecting data...'); print('attend.profile: o: no memory left')", "o: no memory left"),
         (WRITES_TIMELINE + "print('attend.profile: head_dim: 96')", "head_dim: 96"),
-        ("print('no such option'); sys.exit(1)", "nsys failed or wrote no report, and said: no such option"),
-        ("", "nsys failed or wrote no report, and said: nothing"),
+        ("print('no such option'); sys.exit(1)", "nsys failed or wrote no report. Its last line: no such option"),
+        ("", "nsys failed or wrote no report. Its last line: nothing"),
     ],
 )
 def test_a_time_line_that_fails_is_one_line(body, said, tmp_path, monkeypatch, capsys):

@@ -50,7 +50,7 @@ def test_no_section_is_forgotten(script):
             ("src/cpu", "kernels/common", "kernels/sm90"),
             "by earlier code: `src/cpu` changed since; `kernels/common`, `kernels/sm90` were not recorded.",
         ),
-        (None, ("src/cpu",), "Measured on 2026-01-02 by earlier code, which was not recorded."),
+        (None, ("src/cpu",), "Measured on 2026-01-02 by unrecorded earlier code."),
     ],
 )
 def test_the_age_of_a_figure(script, sources, parts, sentence):
@@ -60,7 +60,7 @@ def test_the_age_of_a_figure(script, sources, parts, sentence):
 
 
 def test_a_file_that_is_a_list_of_rows_has_no_recorded_age(script):
-    sentence = "Measured on a day that was not recorded by earlier code, which was not recorded."
+    sentence = "Measured on an unrecorded date by unrecorded earlier code."
     assert script("report").age([{"ms": 1}], ("src/cpu",), PRESENT) == sentence
 
 
@@ -88,7 +88,7 @@ def test_a_page_is_stale_when_its_results_or_the_code_have_changed(script, secti
     assert "1 ms" in section.page.read_text() and "present code" in section.page.read_text()
     file.write_text(json.dumps({"sources": PRESENT, "date": "2026-01-02", "ms": 2}))
     (line,) = section.difference()
-    assert line == "page.md: section a is not what its results and the present code say: python3 bench/documents.py"
+    assert line == "page.md: section a does not match its results and the present code: python3 bench/documents.py"
     section.write()
     assert section.difference() == []
     monkeypatch.setattr(sys.modules[type(section).__module__], "present_sources", lambda: PRESENT | {"src/cpu": "new"})
@@ -100,7 +100,7 @@ def test_a_page_is_stale_when_its_results_or_the_code_have_changed(script, secti
     )
     assert section.difference() == []  # once is enough
     file.unlink()
-    assert section.text() == "Not measured with code near the present one: no `results/a.json`. `measure` measures it."
+    assert section.text() == "Not measured with recent code: `results/a.json` does not exist. `measure` measures it."
     assert report.section_of("no section", "a") is None
 
 
@@ -110,13 +110,13 @@ def test_a_picture_is_stale_when_its_results_have_changed(script, section, tmp_p
     picture = tmp_path / "a.svg"
     picture.write_text(f"<svg><dc:description>{json.dumps([source])}</dc:description></svg>")
     assert documents.picture_lines(picture, [section]) == []
-    assert "shown in no generated section" in documents.picture_lines(picture, [])[0]
+    assert "not shown in a generated section" in documents.picture_lines(picture, [])[0]
     file.write_text("{}")
-    assert "drawn from another results/a.json" in documents.picture_lines(picture, [section])[0]
+    assert "drawn from another version of results/a.json" in documents.picture_lines(picture, [section])[0]
     file.unlink()
-    assert "which is not there" in documents.picture_lines(picture, [section])[0]
+    assert "which does not exist" in documents.picture_lines(picture, [section])[0]
     picture.write_text("<svg/>")
-    assert "does not say what it was drawn from" in documents.picture_lines(picture, [section])[0]
+    assert "does not name its data" in documents.picture_lines(picture, [section])[0]
 
 
 def test_a_comment_changes_no_digest(script, monkeypatch, tmp_path):

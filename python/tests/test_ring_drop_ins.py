@@ -239,8 +239,8 @@ def test_names_and_positional_orders():
 
 REFUSED = {
     "stride": (dict(heads_k_stride=4), "heads_k_stride: 4, allowed a divisor of 3 heads of k"),
-    "window": (dict(window_size=(3, 0)), r"window_size: \(3, 0\) without causal, attend takes \(-1, -1\) only"),
-    "slopes": (dict(alibi_slopes=[0.5]), r"alibi_slopes: \[0.5\] without causal, attend takes None only"),
+    "window": (dict(window_size=(3, 0)), r"window_size: \(3, 0\) without causal, attend supports \(-1, -1\) only"),
+    "slopes": (dict(alibi_slopes=[0.5]), r"alibi_slopes: \[0.5\] without causal, attend supports None only"),
 }
 
 

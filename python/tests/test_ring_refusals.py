@@ -75,12 +75,14 @@ REFUSALS = {
     "seed": "ArgumentError: seed: float, allowed a whole number from 0 to 2^64 - 1 (rank {})",
     "layout": "ArgumentError: layout: 'sbhd', allowed 'bhsd', 'bshd' (rank {})",
     "dimensions": "ArgumentError: q: 3 dimensions, allowed 4 (batch, heads, seqlen, head_dim) (rank {})",
-    "array": "ArgumentError: q: ndarray, allowed a torch.Tensor (attend.ring.attention takes other arrays) (rank {})",
+    "array": "ArgumentError: q: ndarray, allowed a torch.Tensor (attend.ring.attention supports other arrays)"
+    " (rank {})",
     "array of keys": "ArgumentError: k: ndarray, allowed a torch.Tensor like q (rank {})",
-    "None": "ArgumentError: q: NoneType, allowed a torch.Tensor (attend.ring.attention takes other arrays) (rank {})",
+    "None": "ArgumentError: q: NoneType, allowed a torch.Tensor (attend.ring.attention supports other arrays)"
+    " (rank {})",
     "meta": "UnsupportedError: q: on meta, attend.ring runs on cpu and cuda",
     "causal": "RunError: RuntimeError: attend::ring_forward() Expected a value of type 'bool'",
-    "sparse": "UnsupportedError: k: layout torch.sparse_coo, attend takes dense strided tensors (rank {})",
+    "sparse": "UnsupportedError: k: layout torch.sparse_coo, attend supports dense strided tensors (rank {})",
     "bias": "UnsupportedError: bias: requires grad; a ring gives no gradient for it. Detach it (rank {})",
     "sinks": "UnsupportedError: sinks: given, allowed none with ring_attention (rank {})",
     "offset": "ArgumentError: offset: given without seed, allowed with it only (rank {})",

@@ -124,12 +124,12 @@ def test_refusals_name_the_argument(rng):
             attend.attention(q, k, v, **options)
         assert message in str(caught.value) and "\n" not in str(caught.value)
 
-    refused("score: column 9: 'tabel' is no name here", score="score + tabel[h]")
+    refused("score: column 9: 'tabel' is not a name here", score="score + tabel[h]")
     refused("score: int, allowed a text", score=3)
     refused("captures: given without score, allowed with it only", captures={})
     refused("captures: list, allowed a dictionary", score="score", captures=[1])
     refused("captures: 't': dtype i16, allowed f32", score="score + t[0]", captures={"t": np.int16([1])})
-    refused("score: capture 'q': the name has a meaning already", score="score", captures={"q": 1})
+    refused("score: capture 'q': the name is already in use", score="score", captures={"q": 1})
     for x, why in (
         (np.zeros((0, 3), np.float32), "extent 0, allowed 1 to 2147483647"),
         (np.complex64([1]), "dtype complex64, allowed f32, f16, bf16, f64, i32, i64, bool"),
@@ -227,10 +227,10 @@ def test_arrays_of_numpy_beside_torch(torch, rng):
 def test_torch_refusals_name_the_capture(torch):
     q = torch.randn(1, 2, 8, 8)
     for x, why in (
-        ("a", "str, allowed what torch reads"),
-        (None, "NoneType, allowed what torch reads"),
-        (2**70, "int, allowed what torch reads"),
-        (np.array([object()]), "ndarray, allowed what torch reads"),
+        ("a", "str, allowed a value that torch.as_tensor accepts"),
+        (None, "NoneType, allowed a value that torch.as_tensor accepts"),
+        (2**70, "int, allowed a value that torch.as_tensor accepts"),
+        (np.array([object()]), "ndarray, allowed a value that torch.as_tensor accepts"),
         (torch.zeros(2, dtype=torch.complex64), "dtype complex64, allowed f32"),
         (torch.zeros(2, dtype=torch.uint8), "dtype u8, allowed f32"),
         (torch.zeros(2, 2).to_sparse(), "layout torch.sparse_coo, allowed torch.strided"),

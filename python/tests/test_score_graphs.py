@@ -168,7 +168,7 @@ def test_opcheck():
     [
         (
             {"score": "score + tabel[h]", "captures": {"table": torch.ones(4)}},
-            "score: column 9: 'tabel' is no name here",
+            "score: column 9: 'tabel' is not a name here",
         ),
         ({"score": "score + t[h]", "captures": {"t": torch.ones(4, dtype=torch.complex64)}}, "'t': dtype complex64"),
         ({"score": "score", "window": (1, 2, 3)}, "window: 3 values"),

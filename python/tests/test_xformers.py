@@ -321,8 +321,8 @@ def test_refusals_name_the_argument():
         ((q, k.bfloat16(), v), {}, "key: "),
         ((q, k, v, torch.ones(6, 9)), {}, r"attn_bias: 2 dimensions, allowed 4 \(batch"),
         ((q, k, v, torch.ones(1, 2, 6, 8)), {}, "attn_bias: "),
-        ((q, k, v, torch.ones(1, 2, 6, 9, dtype=torch.bool)), {}, "attn_bias: torch.bool, attend takes a float"),
-        ((q, k, v, Own()), {}, "attn_bias: Own, attend takes None, a tensor, or one of Lower"),
+        ((q, k, v, torch.ones(1, 2, 6, 9, dtype=torch.bool)), {}, "attn_bias: torch.bool, attend supports a float"),
+        ((q, k, v, Own()), {}, "attn_bias: Own, attend supports None, a tensor, or one of Lower"),
         ((q.expand(2, -1, -1, -1), k, v, block), {}, "query: batch 2 with BlockDiagonalMask, allowed 1"),
         ((q[:, :5], k, v, block), {}, "query: 5 rows, allowed 6"),
         ((q, k[:, :8], v, block), {}, "key: 8 keys, allowed 9"),
@@ -332,7 +332,7 @@ def test_refusals_name_the_argument():
         with pytest.raises(attend.Error, match=f"^({message})") as caught:
             ours.memory_efficient_attention(*arguments, **options)
         assert "\n" not in str(caught.value)
-    with pytest.raises(NotImplementedError, match="^p: 0.5, attend takes 0.0 only"):
+    with pytest.raises(NotImplementedError, match="^p: 0.5, attend supports 0.0 only"):
         ours.memory_efficient_attention_partial(q, k, v, p=0.5)
     for make in (
         lambda c: c.BlockDiagonalMask.from_seqlens([4], [3]).make_causal_from_bottomright(),

@@ -81,9 +81,10 @@ void check_unknown_bytes(const char* name, const void* given, std::size_t size, 
   const auto* bytes = static_cast<const unsigned char*>(given);
   for (std::size_t n = known; n < size; ++n) {
     if (bytes[n] == 0) continue;
-    throw Error(ErrorCode::kUnsupported,
-                fmt::format("{}.struct_size: {} with byte {} not 0, allowed 0 beyond the {} bytes that attend {} knows",
-                            name, size, n, known, ATTEND_VERSION_STRING));
+    throw Error(
+        ErrorCode::kUnsupported,
+        fmt::format("{}.struct_size: {} with byte {} not 0, allowed 0 beyond the {} bytes that attend {} defines", name,
+                    size, n, known, ATTEND_VERSION_STRING));
   }
 }
 

@@ -63,7 +63,7 @@ void check_arrivals(const AppendProblem& p, std::vector<Arrival> arrivals) {
   const auto twice = std::ranges::adjacent_find(arrivals, {}, &Arrival::slot);
   if (twice == arrivals.end()) return;
   const char* name = p.slot_mapping != nullptr ? "slot_mapping" : p.cache.page_table ? "page_table" : "cache_batch_idx";
-  refuse("{}: new rows {} and {} both go to row {} of {} {}, allowed a place for each", name, twice[0].token,
+  refuse("{}: new rows {} and {} are both written to row {} of {} {}, allowed separate places", name, twice[0].token,
          twice[1].token, twice->slot % p.block_size, p.cache.page_table ? "page" : "cache row",
          twice->slot / p.block_size);
 }
@@ -91,7 +91,8 @@ void check_query_rows(const AppendProblem& p) {
     const std::int64_t rows = p.q_rows.length(s), new_rows = p.new_rows.length(s);
     if (rows == 0 || p.sequence(s).dead) continue;
     if (p.new_row_of_query(s, 0) >= 0 && p.new_row_of_query(s, rows - 1) < new_rows) continue;
-    refuse("positions: sequence {} has {} query rows and {} new ones, allowed a new row for each", s, rows, new_rows);
+    refuse("positions: sequence {} has {} query rows and {} new rows, allowed a new row for each query row", s, rows,
+           new_rows);
   }
 }
 
@@ -124,7 +125,7 @@ void check_one_cache(const AppendCall& append, const DecodeCall& decode) {
                                    {"cache_batch_idx", a.cache_batch_idx == d.cache_batch_idx},
                                    {"k_descale", is_same_input(a.k_descale, d.k_descale)},
                                    {"v_descale", is_same_input(a.v_descale, d.v_descale)}}) {
-    if (!same) refuse("{}: append and decode name two, allowed the same one in both", name);
+    if (!same) refuse("{}: different in append and decode, allowed the same one in both", name);
   }
   const std::int64_t of_append = append.cu_seqlens_new != nullptr ? append.num_sequences : append.k.shape[0];
   const std::int64_t of_decode =
@@ -140,7 +141,7 @@ void check_outputs_apart(const DecodeProblem& decode, const AppendProblem& appen
     for (const auto& [name, out] : outputs) {
       for (const auto& [input_name, input] : inputs) {
         if (out == nullptr || input == nullptr || !may_share_bytes(*out, *input)) continue;
-        refuse("{}: shares memory with {}, allowed a buffer of its own", name, input_name);
+        refuse("{}: shares memory with {}, allowed a separate buffer", name, input_name);
       }
     }
   };

@@ -110,7 +110,7 @@ void resolve_new_rows(AppendProblem& p, const AppendCall& call) {
   static_cast<CacheLayout&>(p) = make_cache_layout(call.cache, p.k_cache, by_slot ? 0 : p.num_sequences());
   resolve_descales(p, p.k_cache, p.v_cache ? &*p.v_cache : nullptr, p.num_sequences(), kOwner);
   if (!by_slot && call.cache.seqlens_k == nullptr && p.num_sequences() > 0) {
-    refuse("seqlens_k: absent without slot_mapping, allowed the number of keys that each sequence has");
+    refuse("seqlens_k: absent without slot_mapping, allowed the number of keys of each sequence");
   }
 }
 
@@ -133,7 +133,7 @@ struct QueryCall {
 
 std::optional<QueryCall> query_call(const AppendCall& call, const DecodeCall* decode) {
   if (decode != nullptr) {
-    refuse_queries("given in append, allowed unset where decode has the query rows", call);
+    refuse_queries("given in append, allowed unset if decode has the query rows", call);
     if (!call.rotary && !call.q_norm) return std::nullopt;
     return QueryCall{decode->q, std::nullopt, decode->params.cu_seqlens_q, decode->params.max_seqlen_q};
   }
@@ -180,11 +180,12 @@ void resolve_rotary(AppendProblem& p, const AppendCall& call) {
            head_dim - rotary.first_column);
   }
   if (p.positions != nullptr && rotary.seqlens != nullptr) {
-    refuse("rotary.seqlens: given beside positions, allowed one of them");
+    refuse("rotary.seqlens: given with positions, allowed one of them");
   }
   const bool by_length = p.positions == nullptr && rotary.seqlens == nullptr;
   if (by_length && call.cache.seqlens_k == nullptr && p.num_sequences() > 0) {
-    refuse("positions: absent with slot_mapping and rotary, allowed absent with seqlens_k or rotary.seqlens only");
+    refuse(
+        "positions: absent with slot_mapping and rotary, allowed to be absent with seqlens_k or rotary.seqlens only");
   }
   if (cos.shape[3] > 0) p.rotary = rotary;
 }
@@ -225,7 +226,7 @@ class TensorList {
 
 void check_apart(const NamedTensor& out, const NamedTensor& other) {
   if (!may_share_bytes(*out.tensor, *other.tensor)) return;
-  refuse("{}: shares memory with {}, allowed a buffer of its own", out.name, other.name);
+  refuse("{}: shares memory with {}, allowed a separate buffer", out.name, other.name);
 }
 
 /// Checks that no written memory is read, except if q_out is q. The caches may overlap each other.
@@ -247,7 +248,7 @@ void check_written(const AppendProblem& p) {
     if (p.q) check_apart(cache, {"q", &*p.q});
   }
   if (p.v_cache && p.v_cache->numel() != 0 && p.v_cache->data == p.k_cache.data) {
-    refuse("v_cache: starts where k_cache does, allowed a buffer of its own");
+    refuse("v_cache: has the address of k_cache, allowed a separate buffer");
   }
   if (!p.q_out || p.q_out->data == nullptr) return;
   const NamedTensor q_out = {"q_out", &*p.q_out};

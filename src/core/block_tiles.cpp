@@ -32,7 +32,7 @@ void resolve_block_mask(Problem& p, const Params& params, bool is_whole) {
   const BlockTiles& tiles = *params.block_mask->state();
   const auto check_one = [](const char* name, std::int64_t found, bool is_asked_for, std::int64_t wanted) {
     if (found != 1 || !is_asked_for || wanted == 1) return;
-    refuse("block_mask: {} 1, of a text that asks for {}, allowed {}", name, *name == 'b' ? 'b' : 'h', wanted);
+    refuse("block_mask: {} 1, from a text that reads {}, allowed {}", name, *name == 'b' ? 'b' : 'h', wanted);
   };
   check_one("batch", tiles.batch, tiles.asks_for_batch, p.num_sequences);
   check_one("num_heads", tiles.num_heads, tiles.asks_for_head, p.num_heads_q);

@@ -30,8 +30,10 @@ Descale resolved_descale(const char* name, const ConstTensor& passed, const Tens
            layout.block_size);
   }
   if (is_per_row && is_per_sequence && t.shape[0] > 1) {
-    refuse("{}: shape {} fits {} sequences and as many pages or cache rows of one key, allowed (1, 1 or {}, 1, 1)",
-           name, shape_text(t.shape), num_sequences, cache.shape[1]);
+    refuse(
+        "{}: shape {} is ambiguous with {} sequences and as many pages or cache rows of one key, allowed (1, 1 or {}, "
+        "1, 1)",
+        name, shape_text(t.shape), num_sequences, cache.shape[1]);
   }
   const auto stride = [&](std::size_t dim) { return t.shape[dim] == 1 ? 0 : t.stride[dim]; };
   return {static_cast<const float*>(t.data), !is_per_sequence, stride(0), stride(1), stride(2)};
@@ -56,7 +58,7 @@ CacheLayout make_cache_layout(const CacheIndex& cache, const Tensor& k_cache, st
     layout.capacity = layout.block_size * table.pages_per_row;
   }
   if (cache.cache_batch_idx == nullptr && num_sequences > layout.cache_rows()) {
-    refuse("{}: {} rows for {} sequences without cache_batch_idx, allowed at least one row a sequence",
+    refuse("{}: {} rows for {} sequences without cache_batch_idx, allowed at least one row per sequence",
            cache.page_table ? "page_table" : "k_cache", layout.cache_rows(), num_sequences);
   }
   return layout;

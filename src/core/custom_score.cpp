@@ -99,11 +99,11 @@ Tensor checked_gradient(const CustomScore& score, std::size_t capture, const Str
 /// with itself.
 void check_apart(const NamedTensor& gradient, std::span<const NamedTensor> others) {
   if (!has_elements_apart(*gradient.tensor)) {
-    refuse("{}: strides by which elements share memory, allowed elements apart", gradient.name);
+    refuse("{}: strides with which elements share memory, allowed strides without overlap", gradient.name);
   }
   for (const NamedTensor& other : others) {
     if (!may_share_bytes(*gradient.tensor, *other.tensor)) continue;
-    refuse("{}: shares memory with {}, allowed a buffer of its own", gradient.name, other.name);
+    refuse("{}: shares memory with {}, allowed a separate buffer", gradient.name, other.name);
   }
 }
 

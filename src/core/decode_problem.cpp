@@ -130,7 +130,7 @@ void check_outputs_of(const DecodeProblem& p, bool has_v) {
   if (k_descale) add("k_descale", *k_descale);
   if (v_descale) add("v_descale", *v_descale);
   check_outputs({outputs.data(), p.lse ? std::size_t{2} : std::size_t{1}}, {inputs.data(), count});
-  if (p.lse && may_share_bytes(*p.lse, p.o)) refuse("lse: shares memory with o, allowed a buffer of its own");
+  if (p.lse && may_share_bytes(*p.lse, p.o)) refuse("lse: shares memory with o, allowed a separate buffer");
 }
 
 /// Returns the values of a cache without v_cache.

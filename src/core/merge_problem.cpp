@@ -29,10 +29,10 @@ void check_lse(const char* name, const Tensor& lse, const Tensor& o) {
 /// Checks that `out` overlaps no input, or is exactly the view `own`, which is then replaced element by element.
 void check_output(const NamedTensor& out, const NamedTensor& own, const NamedTensor& other) {
   if (!is_same_view(*out.tensor, *own.tensor) && may_share_bytes(*out.tensor, *own.tensor)) {
-    refuse("{}: shares memory with {}, allowed a buffer of its own, or exactly that one", out.name, own.name);
+    refuse("{}: shares memory with {}, allowed a separate buffer, or exactly that one", out.name, own.name);
   }
   if (may_share_bytes(*out.tensor, *other.tensor)) {
-    refuse("{}: shares memory with {}, allowed a buffer of its own", out.name, other.name);
+    refuse("{}: shares memory with {}, allowed a separate buffer", out.name, other.name);
   }
 }
 
@@ -59,7 +59,7 @@ MergeProblem make_merge_problem(std::span<const PartialState> states, const Tens
     p.lse = *lse;
     check_lse("lse", *lse, o);
     check_output_strides("lse", *lse);
-    if (may_share_bytes(o, *lse)) refuse("lse: shares memory with o, allowed a buffer of its own");
+    if (may_share_bytes(o, *lse)) refuse("lse: shares memory with o, allowed a separate buffer");
   }
   if (states.empty()) refuse("states: 0, allowed at least 1");
   for (std::size_t n = 0; n < states.size(); ++n) check_state(p, n);
@@ -69,7 +69,7 @@ MergeProblem make_merge_problem(std::span<const PartialState> states, const Tens
                      {.device = o.device, .scores = {}, .heads = {o.shape[0], o.shape[1], 1, 1}});
   for (const NamedTensor& out : {NamedTensor{"o", &p.o}, {"lse", p.lse ? &*p.lse : nullptr}}) {
     if (out.tensor != nullptr && may_share_bytes(*out.tensor, sinks)) {
-      refuse("{}: shares memory with sinks, allowed a buffer of its own", out.name);
+      refuse("{}: shares memory with sinks, allowed a separate buffer", out.name);
     }
   }
   return p;

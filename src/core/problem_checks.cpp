@@ -194,12 +194,12 @@ void check_outputs(std::span<const NamedTensor> outputs, std::span<const NamedTe
     const Extent written(*out);
     for (const auto& [input_name, input] : inputs) {
       if (written.overlaps(Extent(*input)))
-        refuse("{}: shares memory with {}, allowed a buffer of its own", name, input_name);
+        refuse("{}: shares memory with {}, allowed a separate buffer", name, input_name);
     }
     for (std::size_t j = 0; j < i; ++j) {
       const auto& [other_name, other] = outputs[j];
       if (out->data == other->data && out->numel() != 0 && other->numel() != 0) {
-        refuse("{}: starts where {} does, allowed a buffer of its own", name, other_name);
+        refuse("{}: has the address of {}, allowed a separate buffer", name, other_name);
       }
     }
   }

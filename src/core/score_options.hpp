@@ -104,8 +104,8 @@ inline constexpr std::array<ScoreTensor, 4> kScoreTensors = {{
      .passed_gradient = &BackwardCall::dbias,
      .gradient_tensor = &Problem::dbias,
      .flag = "--bias",
-     .flag_help = "With a bias of every head",
-     .help = "Added to the scores: a .npy file that broadcasts to (batch, heads, seqlen_q, seqlen_k)"},
+     .flag_help = "With a bias for every head",
+     .help = "Bias, which is added to the scores: a .npy file that broadcasts to (batch, heads, seqlen_q, seqlen_k)"},
     {.mod = ScoreMod::kBoolMask,
      .name = "mask",
      .constant = "kHasBoolMask",
@@ -117,8 +117,8 @@ inline constexpr std::array<ScoreTensor, 4> kScoreTensors = {{
      .passed_gradient = nullptr,
      .gradient_tensor = nullptr,
      .flag = "--mask",
-     .flag_help = "With a boolean mask of every head",
-     .help = "Which scores to keep: a bool .npy file, shaped like a bias"},
+     .flag_help = "With a boolean mask for every head",
+     .help = "Mask, true for scores to keep: a bool .npy file with the shape of a bias"},
     {.mod = ScoreMod::kAlibi,
      .name = "alibi_slopes",
      .constant = "kHasAlibi",
@@ -143,8 +143,8 @@ inline constexpr std::array<ScoreTensor, 4> kScoreTensors = {{
      .passed_gradient = &BackwardCall::dsinks,
      .gradient_tensor = &Problem::dsinks,
      .flag = "--sinks",
-     .flag_help = "With a sink of every head",
-     .help = "A score that belongs to no key: a .npy file, (heads) or (batch, heads)"},
+     .flag_help = "With a sink for every head",
+     .help = "Attention sinks, scores that belong to no key: a .npy file, (heads) or (batch, heads)"},
 }};
 
 static_assert(kScoreNumbers.size() + kScoreTensors.size() == kScoreMods, "a row for each modification");

@@ -26,7 +26,7 @@ CapturedType captured_type(DType dtype) {
     case DType::kI8:
       break;
   }
-  throw std::logic_error("score function: a capture of a dtype that was to be refused");
+  throw std::logic_error("score function: a capture with an unsupported dtype");
 }
 
 }  // namespace

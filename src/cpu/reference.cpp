@@ -167,7 +167,7 @@ void reference_backward_group(const Problem& p, const Sequence& s, std::int64_t 
 
 const core::Backend& reference_backend() {
   static const core::Backend kBackend = {.name = "reference",
-                                         .description = "float64, one thread, the formula itself",
+                                         .description = "float64, one thread, directly by the formula",
                                          .device = DeviceType::kCPU,
                                          .forward = forward,
                                          .backward = backward,

@@ -110,10 +110,10 @@ const Backend& choose(std::string_view compute, const Problem& problem) {
     for (const Backend* b : all_backends()) {
       if (b->device == problem.q.device.type) names.emplace_back(b->name);
     }
-    const std::string found = backend == nullptr
-                                  ? fmt::format("compute: '{}', allowed", compute)
-                                  : fmt::format("compute: '{}' is for tensors on {}, allowed for those on {}:", compute,
-                                                place_of(backend->device), place_of(problem.q.device.type));
+    const std::string found =
+        backend == nullptr ? fmt::format("compute: '{}', allowed", compute)
+                           : fmt::format("compute: '{}' is for tensors on {}, allowed for tensors on {}:", compute,
+                                         place_of(backend->device), place_of(problem.q.device.type));
     throw Error(ErrorCode::kInvalidArgument, fmt::format("{} {}", found, fmt::join(names, ", ")));
   }
   if (const auto lack = lack_of(*backend, problem)) throw Error(ErrorCode::kUnsupported, *lack);

@@ -88,7 +88,7 @@ class Parser {
   struct Deeper {
     explicit Deeper(Parser& parser) : parser_(parser) {
       if (++parser_.depth_ > kMostDepth) {
-        refuse(parser_.argument_, parser_.tokens_.next().column, "too many brackets and operators within each other");
+        refuse(parser_.argument_, parser_.tokens_.next().column, "brackets and operators nested too deeply");
       }
     }
     ~Deeper() { --parser_.depth_; }
@@ -104,7 +104,7 @@ class Parser {
                   std::string(argument_) + ": capture " + printed(capture.name) + ": " + message);
     };
     if (!is_name(capture.name)) refuse_capture("not a name");
-    if (is_taken(capture.name)) refuse_capture("the name has a meaning already");
+    if (is_taken(capture.name)) refuse_capture("the name is already in use");
     if (capture.shape.size() > kMostSubscripts) refuse_capture("more than 4 extents");
     for (const std::int64_t extent : capture.shape) {
       if (extent < 1 || extent > std::numeric_limits<std::int32_t>::max()) {
@@ -120,9 +120,9 @@ class Parser {
   }
 
   void check_new_name(const Token& name) const {
-    if (name.kind != Token::Kind::kName) refuse(argument_, name.column, "expected a name behind 'let'");
+    if (name.kind != Token::Kind::kName) refuse(argument_, name.column, "expected a name after 'let'");
     if (is_taken(name.text)) {
-      refuse(argument_, name.column, printed(name.text) + " has a meaning already");
+      refuse(argument_, name.column, printed(name.text) + " is already in use");
     }
   }
 
@@ -217,8 +217,8 @@ class Parser {
     if (name.text == "pi") return graph_.number(std::numbers::pi);
     if (name.text == "inf") return graph_.number(std::numeric_limits<double>::infinity());
     if (name.text == "true" || name.text == "false") return graph_.constant(Type::kBool, name.text == "true");
-    if (name.text == "score") refuse(argument_, name.column, "'score' is not known to masks");
-    refuse(argument_, name.column, printed(name.text) + " is no name here, known: " + known_names());
+    if (name.text == "score") refuse(argument_, name.column, "'score' is not defined in a mask");
+    refuse(argument_, name.column, printed(name.text) + " is not a name here, known: " + known_names());
   }
 
   Id load(const Token& name, std::int32_t capture) {  // NOLINT(misc-no-recursion)

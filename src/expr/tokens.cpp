@@ -71,7 +71,7 @@ void Tokens::advance() {
     if (std::find(kTwoSigns.begin(), kTwoSigns.end(), text_.substr(at_, 2)) != kTwoSigns.end()) {
       length = 2;
     } else if (kSigns.find(first) == std::string_view::npos) {
-      refuse(argument_, at_ + 1, printed(text_.substr(at_, 1)) + " is no sign of the language");
+      refuse(argument_, at_ + 1, printed(text_.substr(at_, 1)) + " is not a symbol of the language");
     }
   }
   next_.text = text_.substr(at_, length);
@@ -82,14 +82,14 @@ void Tokens::read_number() {
   const char* const begin = text_.data() + at_;
   const auto [end, error] = std::from_chars(begin, text_.data() + text_.size(), next_.value);
   if (error == std::errc::invalid_argument)
-    refuse(argument_, next_.column, printed(text_.substr(at_, 1)) + " is no number");
-  if (error != std::errc()) refuse(argument_, next_.column, "a number that float64 does not hold");
+    refuse(argument_, next_.column, printed(text_.substr(at_, 1)) + " is not a number");
+  if (error != std::errc()) refuse(argument_, next_.column, "a number outside the range of float64");
   next_.text = {begin, static_cast<std::size_t>(end - begin)};
   at_ += next_.text.size();
   const bool is_float = next_.text.find_first_of(".eE") != std::string_view::npos;
   next_.kind = is_float ? Token::Kind::kFloat : Token::Kind::kInt;
   if (at_ < text_.size() && (is_letter(text_[at_]) || is_digit(text_[at_]) || text_[at_] == '.')) {
-    refuse(argument_, at_ + 1, printed(text_.substr(at_, 1)) + " behind a number");
+    refuse(argument_, at_ + 1, printed(text_.substr(at_, 1)) + " directly after a number");
   }
   if (!is_float && next_.value > std::numeric_limits<std::int32_t>::max()) {
     refuse(argument_, next_.column, "an integer above 2147483647; write a float, with a point");

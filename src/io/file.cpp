@@ -224,10 +224,10 @@ FileTransaction::Handle FileTransaction::create(const fs::path& target, std::int
     if (place_of(other.target) == place) throw Error(ErrorCode::kIo, name + ": named for two outputs, allowed one");
   }
   if (contains(inputs_, place)) {
-    throw Error(ErrorCode::kIo, name + ": an input of this run, allowed a file of its own");
+    throw Error(ErrorCode::kIo, name + ": an input of this run, allowed a separate file");
   }
   if (is_link && contains(kept_from_links_, place)) {
-    throw Error(ErrorCode::kIo, name + ": another tensor of this folder, allowed a file of its own");
+    throw Error(ErrorCode::kIo, name + ": another tensor of this folder, allowed a separate file");
   }
   std::error_code error;
   const fs::file_status status = fs::status(file.target, error);
@@ -247,7 +247,7 @@ FileTransaction::Handle FileTransaction::create(const fs::path& target, std::int
     const int refused = ::posix_fallocate(files_.back().descriptor, 0, bytes);
     // If the file system cannot reserve space, later writes report a full disk.
     if (refused != 0 && refused != EOPNOTSUPP && refused != EINVAL && refused != ENOSYS) {
-      fail(target, fmt::format("cannot set {} bytes aside", bytes), refused);
+      fail(target, fmt::format("cannot reserve {} bytes", bytes), refused);
     }
   }
   return files_.size() - 1;

@@ -48,7 +48,7 @@ class NameParser {
 
   std::int64_t expect(std::string_view letters, std::int64_t largest = core::kMaxLength) {
     const std::optional<std::int64_t> value = accept(letters, largest);
-    if (!value) fail(fmt::format("the folder's name has no {}<number> where one belongs", letters));
+    if (!value) fail(fmt::format("the folder's name has no {}<number> at that place", letters));
     return *value;
   }
 
@@ -130,7 +130,7 @@ FolderSpec parse_folder_name(std::string_view name) {
   spec.head_dim = parser.expect("D", core::kMaxHeadDim);
   spec.head_dim_v = parser.accept("Dv", core::kMaxHeadDim).value_or(spec.head_dim);
   spec.dtype = parser.dtype();
-  if (!parser.done()) parser.fail("the folder's name does not say a problem");
+  if (!parser.done()) parser.fail("the folder's name does not describe a problem");
   check_sizes(name, spec);
   if (const std::string wanted = folder_name(spec); wanted != name) {
     throw Error(ErrorCode::kIo, fmt::format("{}: not the name of this problem, allowed {}", name, wanted));

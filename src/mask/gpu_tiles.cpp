@@ -51,7 +51,7 @@ void set_has_bounds(const expr::Graph& graph, Id root, std::vector<core::MaskCap
 core::MaskProgram gpu_program(const MaskFunction::State& mask) {
   if (const std::optional<Op> op = expr::inexact_operation(mask.graph, mask.result)) {
     throw Error(ErrorCode::kUnsupported,
-                fmt::format("mask: {}, allowed where the mask is made on a CPU: its last bits are other ones on a GPU",
+                fmt::format("mask: {}, allowed if the mask is made on a CPU: its last bits differ on a GPU",
                             expr::op_name(*op)));
   }
   core::MaskProgram program = {.source = expr::print_struct(mask.graph, "MaskValueCode", std::array{mask.result}) +

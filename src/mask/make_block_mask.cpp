@@ -240,8 +240,8 @@ void make_on_host(const MaskFunction::State& state, BlockTiles& tiles) {
   for (std::size_t n = 0; n < state.captured.size(); ++n) {
     if (state.captured[n].device.type != DeviceType::kCPU) {
       core::refuse(
-          "mask: capture '{}': on CUDA device {}, allowed on a CPU where the mask is made on one; or name that "
-          "device as the mask's place",
+          "mask: capture '{}': on CUDA device {}, allowed on a CPU if the mask is made on a CPU; or make the "
+          "mask on that device",
           state.captures[n].name, state.captured[n].device.index);
     }
     captures.push_back(cpu::captured_view(state.captured[n], state.captures[n].tensor.shape.size()));

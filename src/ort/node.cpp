@@ -92,7 +92,8 @@ void read_mask(Node& node, const std::optional<Input>& mask) {
     for (std::size_t d = 0; d < 3; ++d) fits = fits && (shape[d] == 1 || shape[d] == wanted[d]);
   }
   if (!fits)
-    refuse("attn_mask: shape {}, allowed what broadcasts to {}; the last may be shorter", text(found), text(wanted));
+    refuse("attn_mask: shape {}, allowed shapes that broadcast to {}; the last dimension may be shorter", text(found),
+           text(wanted));
   node.mask = ConstTensor::bhsd(mask->data, mask->dtype, shape);
 }
 

@@ -110,9 +110,11 @@ TEST(Auto, GradientsOfABiasAreForHopperWhereTilesCanBeStored) {
     return dispatch::lack_of(backend, one.problem).value_or("");
   };
   EXPECT_EQ(refused(made(9, 1, 128, with_bias)),
-            "dbias: batch 1, compute 'sm90_backward' allows that of q where it is above 8, beyond 128 columns above 5");
+            "dbias: batch 1, compute 'sm90_backward' allows that of q if it is above 8, or above 5 with more than 128 "
+            "columns");
   EXPECT_EQ(refused(made(6, 1, 192, with_bias)),
-            "dbias: batch 1, compute 'sm90_backward' allows that of q where it is above 8, beyond 128 columns above 5");
+            "dbias: batch 1, compute 'sm90_backward' allows that of q if it is above 8, or above 5 with more than 128 "
+            "columns");
   EXPECT_EQ(refused(made(2, 8, 128, with_bias)), "dbias: heads 1, compute 'sm90_backward' allows those of q");
   EXPECT_EQ(refused(made(2, 1, 128, {.bias = Tensor{.dtype = DType::kF32}})),
             "bias: dtype f32, compute 'sm90_backward' allows float16, bfloat16");

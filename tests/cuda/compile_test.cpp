@@ -124,7 +124,7 @@ TEST_F(NoNvrtc, WithoutItsBuiltinsLibraryIsOneLineThatNamesIt) {
     set("ATTEND_CACHE_DIR", cache_.string());
   });
   EXPECT_EQ(result.status, 2);
-  EXPECT_THAT(result.err, AllOf(HasSubstr("libnvrtc-builtins.so.11.2 has to lie beside"),
+  EXPECT_THAT(result.err, AllOf(HasSubstr("libnvrtc-builtins.so.11.2 has to be in the folder of"),
                                 HasSubstr(ATTEND_FAKE_LIBNVRTC), HasSubstr("what the log of the fake says")));
   EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1);
   EXPECT_EQ(entries().size(), 0U);

@@ -62,7 +62,7 @@ TEST(Family, OfSm90DoesNotTakeAGradientOfABiasThatNoBlockStores) {
   EXPECT_EQ(lack({.seqlen_q = 0, .seqlen_k = 1024}, {1, 8, 1, 1024}),
             "dbias: rows 1, compute 'sm90_backward' allows those of q");
   EXPECT_EQ(lack({.batch = 0, .seqlen_k = 1024}, {1, 8, 1000, 1024}),
-            "dbias: batch 1, compute 'sm90_backward' allows that of q where q has no entries");
+            "dbias: batch 1, compute 'sm90_backward' allows that of q if q has no entries");
 }
 
 TEST(Family, ExamplesFitEveryArchitecture) {
@@ -357,7 +357,7 @@ TEST(Family, MasksOfTooManyTilesAreLacked) {
 TEST(Family, AnUnknownGpuIsLackedInOneLine) {
   const MadeUp made(DType::kF32, {}, {}, false, 1);
   EXPECT_EQ(dispatch::lack_of(*dispatch::find_backend("simt"), made.problem),
-            "device: Fake GPU, compute capability 9.7, compute 'simt' allows GPUs that have its instructions");
+            "device: Fake GPU, compute capability 9.7, compute 'simt' allows GPUs with the instructions that it needs");
   EXPECT_THROW((void)dispatch::choose("auto", made.problem), Error);
 }
 

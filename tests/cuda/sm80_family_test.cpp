@@ -89,7 +89,7 @@ TEST(Sm80Forward, SumsThatTensorCoresWouldCutArePutAside) {
   EXPECT_TRUE(puts_aside(DType::kBF16, 524289));
   EXPECT_EQ(dispatch::lack_of(*dispatch::find_backend("sm80_forward"),
                               MadeUp(DType::kF16, {.seqlen_k = 65537, .head_dim = 512}).problem),
-            "q: head_dim 512, compute 'sm80_forward' allows 1 to 256 where keys are very many");
+            "q: head_dim 512, compute 'sm80_forward' allows 1 to 256 if there are very many keys");
 }
 
 /// Returns a Config constant of the chosen variant, from the first of its kernels that has this constant.

@@ -121,9 +121,9 @@ TEST(TextOfAFunction, IsRefusedAtItsColumn) {
   expect("score +", "8: the end, expected a number, a name or '('");
   expect("score q", "7: 'q', expected an operator or the end");
   expect("(score", "7: the end, expected ')'");
-  expect("score $ 2", "7: '$' is no sign of the language");
-  expect("scor", "1: 'scor' is no name here, known: b, h, k, k_len, q, q_len, score, bias, cap, doc, flags, table");
-  expect("score", "1: 'score' is not known to masks", Type::kBool);
+  expect("score $ 2", "7: '$' is not a symbol of the language");
+  expect("scor", "1: 'scor' is not a name here, known: b, h, k, k_len, q, q_len, score, bias, cap, doc, flags, table");
+  expect("score", "1: 'score' is not defined in a mask", Type::kBool);
   expect("q < k < 5", "7: a comparison of a comparison: write a < b && b < c");
   expect("score & 1", "7: '&' of a float, allowed: integers, bools");
   expect("q << score", "3: '<<' of a float, allowed: integers, bools");
@@ -137,36 +137,34 @@ TEST(TextOfAFunction, IsRefusedAtItsColumn) {
   expect("exp()", "1: 'exp' with 0 arguments, allowed: 1");
   expect("min(1)", "1: 'min' with fewer than 2 arguments");
   expect("q == k == h", "8: a comparison of a comparison: write a < b && b < c");
-  expect("q . k", "3: '.' is no number");
+  expect("q . k", "3: '.' is not a number");
   expect("clamp(1, 2)", "1: 'clamp' with 2 arguments, allowed: 3");
   expect("exp", "4: the end, expected '('");
-  expect("let q = 3; q", "5: 'q' has a meaning already");
-  expect("let let = 3; q", "5: 'let' has a meaning already");
-  expect("let 3 = 3; q", "5: expected a name behind 'let'");
+  expect("let q = 3; q", "5: 'q' is already in use");
+  expect("let let = 3; q", "5: 'let' is already in use");
+  expect("let 3 = 3; q", "5: expected a name after 'let'");
   expect("let d = 3, d", "10: ',', expected ';'");
   expect("q ? 1", "6: the end, expected ':'");
-  expect("12q", "3: 'q' behind a number");
-  expect("1.2.3", "4: '.' behind a number");
-  expect("0x10", "2: 'x' behind a number");
+  expect("12q", "3: 'q' directly after a number");
+  expect("1.2.3", "4: '.' directly after a number");
+  expect("0x10", "2: 'x' directly after a number");
   expect("2147483648", "1: an integer above 2147483647; write a float, with a point");
-  expect("1e999", "1: a number that float64 does not hold");
-  expect("#include <x>", "1: '#' is no sign of the language");
+  expect("1e999", "1: a number outside the range of float64");
+  expect("#include <x>", "1: '#' is not a symbol of the language");
   expect("q = k", "3: '=', expected an operator or the end");
-  expect(std::string("q \0 k", 5), "3: '?' is no sign of the language");
+  expect(std::string("q \0 k", 5), "3: '?' is not a symbol of the language");
 }
 
 TEST(TextOfAFunction, IsRefusedWhereItIsTooMuch) {
-  EXPECT_EQ(refusal_of(std::string(100000, '(')),
-            "score: column 101: too many brackets and operators within each other");
-  EXPECT_EQ(refusal_of(std::string(100000, '-') + "q"),
-            "score: column 200: too many brackets and operators within each other");
+  EXPECT_EQ(refusal_of(std::string(100000, '(')), "score: column 101: brackets and operators nested too deeply");
+  EXPECT_EQ(refusal_of(std::string(100000, '-') + "q"), "score: column 200: brackets and operators nested too deeply");
   std::string sum = "score";
   for (int n = 0; n < 5000; ++n) sum += " + " + std::to_string(n) + ".5 * score";
   EXPECT_THAT(refusal_of(sum),
               testing::MatchesRegex("score: column [0-9]+: a function of more than 4096 operations, its derivatives "
                                     "included"));
   EXPECT_EQ(refusal_of(std::string(100000, 'x')).substr(0, 60),
-            "score: column 1: 'xxxxxxxxxxxxxxxxxxxxxxxx...' is no name he");
+            "score: column 1: 'xxxxxxxxxxxxxxxxxxxxxxxx...' is not a name");
 }
 
 TEST(CapturesOfAFunction, HaveNamesOfTheirOwn) {
@@ -175,7 +173,7 @@ TEST(CapturesOfAFunction, HaveNamesOfTheirOwn) {
   };
   EXPECT_EQ(refusal("x"), "nothing refused");
   for (const char* name : {"q", "score", "min", "exp", "let", "pi", "true"}) {
-    EXPECT_EQ(refusal(name), std::string("score: capture '") + name + "': the name has a meaning already");
+    EXPECT_EQ(refusal(name), std::string("score: capture '") + name + "': the name is already in use");
   }
   for (const char* name : {"", "1", "a b", "a;", "$", "1abc", " a"}) {
     EXPECT_EQ(refusal(name), std::string("score: capture '") + name + "': not a name");
@@ -183,7 +181,7 @@ TEST(CapturesOfAFunction, HaveNamesOfTheirOwn) {
   EXPECT_EQ(refusal("x", {1, 2, 3, 4, 5}), "score: capture 'x': more than 4 extents");
   EXPECT_EQ(refusal("x", {2, 0}), "score: capture 'x': extent 0, allowed 1 to 2147483647");
   EXPECT_EQ(refusal_of("score", Type::kFloat, {{"x", Type::kInt, {}}, {"x", Type::kInt, {}}}),
-            "score: capture 'x': the name has a meaning already");
+            "score: capture 'x': the name is already in use");
 }
 
 TEST(RandomTexts, AreRead) {

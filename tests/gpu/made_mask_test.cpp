@@ -201,7 +201,7 @@ void expect_refused(ErrorCode code, const std::string& what, const MaskFunction&
 
 TEST_F(GpuTest, MadeMasksAreRefusedInALine) {
   const BlockMaskShape shape = {1, 1, 100, 100};
-  expect_refused(ErrorCode::kUnsupported, "mask: exp, allowed where the mask is made on a CPU",
+  expect_refused(ErrorCode::kUnsupported, "mask: exp, allowed if the mask is made on a CPU",
                  MaskFunction("exp(float(q)) < 3"), shape, {kGpu});
   const CaptureBuffer doc("doc", DType::kI32, {100}, std::vector<double>(100, 1));
   const MaskFunction elsewhere("doc[q] == 1", {doc.capture({DeviceType::kCUDA, 7})});

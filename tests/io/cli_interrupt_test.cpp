@@ -88,7 +88,7 @@ TEST_F(Interrupted, BenchKeepsWhatItHadMeasured) {
       until_the_first_row);
   EXPECT_THAT(printed, HasSubstr("cpu ")) << "rows reach a pipe as they are measured";
   EXPECT_EQ(result.status, 130);
-  EXPECT_THAT(result.err, HasSubstr("interrupted by SIGINT: what was measured is in"));
+  EXPECT_THAT(result.err, HasSubstr("interrupted by SIGINT: the results so far are in"));
   const auto rows = nlohmann::json::parse(read_file(folder_ / "b.json"));
   ASSERT_EQ(rows.size(), 2U);
   EXPECT_EQ(rows[1]["compute"], "reference");

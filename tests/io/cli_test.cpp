@@ -93,7 +93,7 @@ TEST_F(Cli, RunBothWithCheck) {
   generate();
   const ProgramResult result =
       succeed("run --data @/B2_H4_S48_D16 --mode both --causal --check --json @/r.json --csv @/r.csv");
-  EXPECT_THAT(result.out, HasSubstr("backend  cpu (chosen by auto; no GPU: there is none here)"));
+  EXPECT_THAT(result.out, HasSubstr("backend  cpu (chosen by auto; no GPU: none is visible)"));
   EXPECT_THAT(result.out, HasSubstr("PASS"));
   EXPECT_EQ(fs::file_size(plain_ / "O.bin"), fs::file_size(plain_ / "Q.bin"));
   EXPECT_EQ(fs::file_size(plain_ / "logsumexp.bin"), 2U * 4 * 48 * 4);

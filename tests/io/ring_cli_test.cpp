@@ -148,7 +148,7 @@ TEST_F(RingCli, OneRankSaysWhatAllRefuse) {
   EXPECT_EQ(blocked.status, 2);
   EXPECT_EQ(count(blocked.err, "/nonexistent/a/b.json"), 1) << blocked.err;
   const ProgramResult twice = on_ranks(2, "run --ring zigzag --ranks 2 --data " + data("ring"));
-  EXPECT_THAT(twice.err, HasSubstr("--ranks: given under mpirun, whose -n says it"));
+  EXPECT_THAT(twice.err, HasSubstr("--ranks: given under mpirun, whose -n sets the number"));
 }
 
 #else

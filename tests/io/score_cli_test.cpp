@@ -141,13 +141,13 @@ TEST_F(Score, ABlockMaskIsCheckedWithAndWithoutAFunction) {
 
 TEST_F(Score, IsRefusedInOneLine) {
   const std::string run = "run --data @/B2_H4_Hkv2_S70_D32";
-  refuses(run, "score + tabel[h]", "--score: column 9: 'tabel' is no name here");
+  refuses(run, "score + tabel[h]", "--score: column 9: 'tabel' is not a name here");
   refuses(run + " --tensor table=@/table.npy", "",
           "--tensor: given without --score and --block_mask, allowed with one of them");
   const ProgramResult empty = run_attend({"run", "--data", (folder_ / "B2_H4_Hkv2_S70_D32").string(), "--score", ""});
   EXPECT_EQ(empty.status, 2);
   EXPECT_THAT(empty.err, HasSubstr("--score: an empty text, allowed a function"));
-  refuses(run + " --block_mask k<=tabel", "", "--block_mask: column 4: 'tabel' is no name here");
+  refuses(run + " --block_mask k<=tabel", "", "--block_mask: column 4: 'tabel' is not a name here");
   refuses(run + " --block_mask k<=q --ring zigzag --ranks 2", "",
           "--block_mask: given with --ring, allowed without it");
   refuses(run + " --block_mask k<=q||k<5 --compute cpu_naive", "",

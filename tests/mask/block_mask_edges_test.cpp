@@ -115,7 +115,7 @@ TEST(BlockMasks, RefusalsNameTheArgument) {
     });
   };
   EXPECT_EQ(call_with(make_block_mask(of_both, {1, 2, 4, 6}), c, "cpu"),
-            "block_mask: batch 1, of a text that asks for b, allowed 2");
+            "block_mask: batch 1, from a text that reads b, allowed 2");
   EXPECT_THAT(refusal([&] { (void)make_block_mask(of_both, {1 << 20, 1 << 20, 100, 4}); }), HasSubstr("at most 2^28"));
   EXPECT_EQ(call_with(small, c, "cpu"), "block_mask: seqlen_k 4, allowed the call's 6");
   EXPECT_EQ(call_with(make_block_mask(of_both, {3, 2, 4, 6}), c, "cpu"), "block_mask: batch 3, allowed 1 or 2");

@@ -263,7 +263,7 @@ TEST(ThreadRing, RefusesAMessageOfAnotherSize) {
     receive->wait();
     FAIL() << "3 bytes taken for 4";
   } catch (const Error& error) {
-    EXPECT_STREQ(error.what(), "ring: 3 bytes from rank 0 where 4 were expected");
+    EXPECT_STREQ(error.what(), "ring: 3 bytes from rank 0, expected 4");
   }
 }
 

@@ -52,7 +52,7 @@ TEST(FrontEnd, ACallThatOneRankLeftOutIsFoundByItsNumber) {
   (void)ranks[1].transport().next_call();
   const auto numbers = [](int mine, int others) {
     return "call number: " + std::to_string(mine) + " on rank 1, allowed " + std::to_string(others) +
-           " as on rank 0: one of them has left out a call of the ring";
+           " as on rank 0: one of these ranks has skipped a call of the ring";
   };
   for (const std::string& text : forward_after(ranks, tensors, [](int) {})) EXPECT_EQ(text, numbers(3, 2));
   // From now on the call numbers of the ranks never match again, even if a rank refuses a call.

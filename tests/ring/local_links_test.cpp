@@ -179,8 +179,8 @@ TEST(LocalLinks, RefuseAMessageOfAnotherSize) {
         }
       },
       std::chrono::seconds(20));
-  EXPECT_THAT(thrown, testing::ElementsAre("ring: rank 1 failed: ring: 32 bytes from rank 0 where 64 were expected",
-                                           "ring: 32 bytes from rank 0 where 64 were expected"));
+  EXPECT_THAT(thrown, testing::ElementsAre("ring: rank 1 failed: ring: 32 bytes from rank 0, expected 64",
+                                           "ring: 32 bytes from rank 0, expected 64"));
 }
 
 /// Once the name of a shared block is removed, no other process can open the block, but its memory still exists.

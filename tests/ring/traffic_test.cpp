@@ -225,7 +225,7 @@ TEST(ExplainRing, RefusesInOneLine) {
   problem.num_ranks = 7;
   EXPECT_EQ(
       text(problem, {Sharding::kZigzag, RingAlgorithm::kTwoLevel}),
-      "num_ranks: 7 with 6 heads of q and 6 of k, allowed with algorithm two_level a multiple, above it, of a number "
+      "num_ranks: 7 with 6 heads of q and 6 of k, allowed with algorithm two_level: a larger multiple of a number "
       "above 1 that divides both");
   problem.num_ranks = 0;
   EXPECT_EQ(text(problem, {}), "num_ranks: 0, allowed >= 1");

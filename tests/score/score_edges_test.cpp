@@ -78,14 +78,15 @@ class GradientCall {
 
 TEST(ScoreFunctionEdges, GradientsThatShareMemoryAreRefused) {
   GradientCall call;
-  const std::string by_strides = "captures: 'a': strides by which elements share memory, allowed elements apart";
+  const std::string by_strides =
+      "captures: 'a': strides with which elements share memory, allowed strides without overlap";
   EXPECT_EQ(call.refusal({call.gradient("a", 0, {1, 1})}), by_strides);
   EXPECT_EQ(call.refusal({call.gradient("a", 0, {2, 1})}), by_strides);
   EXPECT_EQ(call.refusal({call.gradient("a", 0, {1, 3})}), by_strides);
   EXPECT_EQ(call.refusal({call.gradient("a", 0, {4, 1}), call.gradient("c", 2, {4, 1})}),
-            "captures: 'c': shares memory with captures: 'a', allowed a buffer of its own");
+            "captures: 'c': shares memory with captures: 'a', allowed a separate buffer");
   EXPECT_EQ(call.refusal({call.gradient("a", 0, {4, 1}), call.gradient("c", 15, {4, 1})}),
-            "captures: 'c': shares memory with captures: 'a', allowed a buffer of its own");
+            "captures: 'c': shares memory with captures: 'a', allowed a separate buffer");
   EXPECT_EQ(call.refusal({call.gradient("an\nother", 0, {4, 1})}),
             "captures: 'an?other', allowed the captures of params.score: a, c");
   for (const std::vector<std::int64_t>& stride : {std::vector<std::int64_t>{4, 1}, {1, 4}, {9, 2}}) {

@@ -33,9 +33,9 @@ TEST(ScoreFunction, IsRefusedInOneLine) {
   EXPECT_EQ(refusal_of("score + t[q][k]", {{"t", good}}), "");
   EXPECT_EQ(refusal_of("score +"), "score: column 8: the end, expected a number, a name or '('");
   EXPECT_EQ(refusal_of("score + table[q]"),
-            "score: column 9: 'table' is no name here, known: b, h, k, k_len, q, q_len, score");
+            "score: column 9: 'table' is not a name here, known: b, h, k, k_len, q, q_len, score");
   EXPECT_EQ(refusal_of("score + t[q]", {{"t", good}}), "score: column 9: 't' with 1 subscripts, allowed: 2");
-  EXPECT_EQ(refusal_of("score", {{"q", good}}), "score: capture 'q': the name has a meaning already");
+  EXPECT_EQ(refusal_of("score", {{"q", good}}), "score: capture 'q': the name is already in use");
   EXPECT_EQ(with([](auto& t) { t.dtype = DType::kI8; }),
             "score: capture 't': dtype i8, allowed f32, f16, bf16, f64, i32, i64, bool");
   EXPECT_EQ(with([](auto& t) { t.shape = {1, 1, 1, 1, 1}; }), "score: capture 't': 5 dimensions, allowed 0 to 4");
@@ -112,9 +112,9 @@ TEST(ScoreFunction, ItsGradientsAreRefusedInOneLine) {
             "captures: 'table': stride 0 in dimension 0 of an output, allowed > 0");
   EXPECT_EQ(with([](auto&, auto& g) { g.gradient.data = nullptr; }), "captures: 'table': null data");
   EXPECT_EQ(with([](auto& f, auto& g) { g.gradient.data = f.table.data(); }),
-            "captures: 'table': shares memory with capture 'table', allowed a buffer of its own");
+            "captures: 'table': shares memory with capture 'table', allowed a separate buffer");
   EXPECT_EQ(with([](auto& f, auto& g) { g.gradient.data = f.out.dq.view().data; }),
-            "captures: 'table': shares memory with dq, allowed a buffer of its own");
+            "captures: 'table': shares memory with dq, allowed a separate buffer");
   EXPECT_EQ(with([](auto&, auto& g) {
               g.gradient.device = {DeviceType::kCUDA, 0};
             }),
@@ -145,7 +145,7 @@ TEST(ScoreFunction, ItsTensorsLieApartFromOutputsAndOnTheDeviceOfQ) {
     call.params.score = &other;
     return refusal([&] { forward(call); });
   };
-  EXPECT_EQ(with(f.out.o.view()), "o: shares memory with capture 'table', allowed a buffer of its own");
+  EXPECT_EQ(with(f.out.o.view()), "o: shares memory with capture 'table', allowed a separate buffer");
   Tensor elsewhere = f.in.q.view();
   elsewhere.device = {DeviceType::kCUDA, 1};
   EXPECT_EQ(with(elsewhere), "score: capture 'table': on cuda 1, allowed the device of q, cpu 0");

@@ -86,15 +86,18 @@ std::vector<CheckCase> check_cases() {
        }},
       {"Slot", "^slot_mapping: entry 7 is 432, allowed up to 431, or negative\n$", with_slots(16),
        [](AppendInputs& in, AppendCall&) { in.slots[7] = 27 * 16; }},
-      {"SlotTwice", "^slot_mapping: new rows 4 and 9 both go to row 3 of cache row 0, allowed a place for each\n$",
+      {"SlotTwice",
+       "^slot_mapping: new rows 4 and 9 are both written to row 3 of cache row 0, allowed separate places\n$",
        with_slots(0), [](AppendInputs& in, AppendCall&) { in.slots[4] = in.slots[9] = 3; }},
-      {"PageTwice", "^page_table: new rows 0 and 5 both go to row 0 of page [0-9]+, allowed a place for each\n$",
+      {"PageTwice",
+       "^page_table: new rows 0 and 5 are both written to row 0 of page [0-9]+, allowed separate places\n$",
        full_case(16),
        [](AppendInputs& in, AppendCall&) {
          in.seqlens_k = {0, 0, 20, 20, 20, 20};
          in.pages[in.batch_idx[0] * 4] = in.pages[in.batch_idx[1] * 4];
        }},
-      {"RowTwice", "^cache_batch_idx: new rows 0 and 5 both go to row 0 of cache row 1, allowed a place for each\n$",
+      {"RowTwice",
+       "^cache_batch_idx: new rows 0 and 5 are both written to row 0 of cache row 1, allowed separate places\n$",
        full_case(0),
        [](AppendInputs& in, AppendCall&) {
          in.seqlens_k[1] = 0;

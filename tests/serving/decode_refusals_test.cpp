@@ -45,7 +45,7 @@ std::vector<BadDecode> bad_tensors() {
       {"o: shares memory with k_cache", [](DecodeCall& c) { c.o.data = const_cast<void*>(c.k_cache.data); }},
       {"lse: dtype f16, allowed f32", [](DecodeCall& c) { c.lse->dtype = DType::kF16; }},
       {"lse: shape", [](DecodeCall& c) { c.lse->shape[2] = 2; }},
-      {"lse: starts where o does", [](DecodeCall& c) { c.lse->data = c.o.data; }},
+      {"lse: has the address of o", [](DecodeCall& c) { c.lse->data = c.o.data; }},
       {"lse: shares memory with o", [](DecodeCall& c) { c.lse->data = static_cast<float*>(c.o.data) + 1; }},
   };
 }

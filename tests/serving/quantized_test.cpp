@@ -209,7 +209,8 @@ TEST(EightBitRefusals, OfDecodeNameTheArgumentAndWriteNothing) {
        [&](DecodeCall& c) {
          c.cache.k_descale = factors({1, 2, 16, 1});
        }},
-      {"k_descale: shape (2, 1, 1, 1) fits 2 sequences and as many pages or cache rows of one key, allowed (1, 1 or 2",
+      {"k_descale: shape (2, 1, 1, 1) is ambiguous with 2 sequences and as many pages or cache rows of one key, "
+       "allowed (1, 1 or 2",
        [&](DecodeCall& c) {
          c.k_cache.shape[0] = c.v_cache->shape[0] = 2, c.k_cache.shape[2] = c.v_cache->shape[2] = 1;
          c.cache.k_descale = factors({2, 1, 1, 1});
@@ -246,14 +247,14 @@ TEST(EightBitRefusals, OfAppendNameTheArgumentAndWriteNothing) {
   EXPECT_EQ(append_with([](auto& c) { c.cache.v_descale = c.cache.k_descale; }),
             "v_descale: given without v_cache, allowed with it only");
   EXPECT_EQ(append_with([](auto& c) { c.cache.k_descale->data = c.k_cache.data; }),
-            "k_cache: shares memory with k_descale, allowed a buffer of its own");
+            "k_cache: shares memory with k_descale, allowed a separate buffer");
   EXPECT_TRUE(cache.bytes() == std::vector<std::byte>(64, std::byte{0xFF}));
   AppendCall other = {.k = k.view(), .k_cache = cache.view(), .cache = {.seqlens_k = &length}};
   const TensorBuffer o(DType::kF32, {1, 2, 1, 8});
   DecodeCall read = {.q = k.view(), .k_cache = cache.view(), .o = o.view(), .cache = other.cache};
   read.cache.k_descale = descale.view();
   EXPECT_EQ(refusal([&] { decode(other, read); }),
-            "k_descale: append and decode name two, allowed the same one in both");
+            "k_descale: different in append and decode, allowed the same one in both");
 }
 
 /// No other call supports the 8-bit types. Each call must name the type in its error message.

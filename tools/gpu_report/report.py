@@ -42,10 +42,10 @@ def write(report, target):
 def earlier_report(target, digest, names_digest):
     """Returns the report to which parts are added. It must be of the same kernels and tests."""
     if not target.exists():
-        sys.exit(f"gpu-test: {target} is not there: --only tests makes it")
+        sys.exit(f"gpu-test: {target} does not exist: --only tests makes it")
     report = json.loads(target.read_text())
     if report.get("kernel_digest") != digest:
-        sys.exit(f"gpu-test: {target} is of other kernels, {report.get('kernel_digest')}; these are {digest}")
+        sys.exit(f"gpu-test: {target} was made with other kernels, {report.get('kernel_digest')}; these are {digest}")
     if report.get("names_digest") != names_digest:
-        sys.exit(f"gpu-test: {target} is of other tests, so its pieces are other ones: --only tests begins anew")
+        sys.exit(f"gpu-test: {target} was made with other tests, so its pieces differ: use --only tests to start again")
     return report

@@ -72,7 +72,7 @@ def sanitize(tests, tool, folder, gpu):
 def sanitizers_part(tests, folder, gpu):
     """Runs all tools concurrently. Returns their entries, or none if compute-sanitizer is not installed."""
     if not shutil.which("compute-sanitizer"):
-        say("gpu-test: no compute-sanitizer in PATH, its part is left out")
+        say("gpu-test: no compute-sanitizer in PATH, so its part is skipped")
         return []
     with concurrent.futures.ThreadPoolExecutor(len(TOOLS)) as pool:
         found = list(pool.map(lambda tool: sanitize(tests, tool, folder, gpu), TOOLS))

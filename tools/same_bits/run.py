@@ -123,7 +123,7 @@ class Run:
             yield f"{compute}: {line}{'; varying: ' + more if more else ''}{nothing}"
             for (base, new), count in self.lines[compute].most_common():
                 if base != new:
-                    yield f"  refused by both in other words, {count} times: {base!r} became {new!r}"
+                    yield f"  refused by both with different messages, {count} times: {base!r} became {new!r}"
         missing = self._total - self._num_run()
         if missing:
             why = "a process ended early" if self._stops else "--seconds was over"

@@ -101,7 +101,7 @@ void check_earlier_results(const Workload& w, const std::string& o_name) {
       for (std::int64_t c = 0; c < p.head_dim_v; ++c) read.o.push_back(core::load(p.o, s.batch, head, row, c));
       if (near(computed_row(p, s, head, row), read, half)) continue;
       throw Error(ErrorCode::kIo,
-                  fmt::format("{}: row {} of batch {}, head {} is not what these options give, allowed the O and "
+                  fmt::format("{}: row {} of batch {}, head {} does not match these options, allowed the O and "
                               "logsumexp of --mode forward with the same options (--causal, --window_left, --scale, "
                               "--seed{})",
                               o_name, row, s.batch, head, score_flags()));

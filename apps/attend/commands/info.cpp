@@ -106,7 +106,7 @@ int info(const InfoOptions& options) {
   fmt::print("libcuda   {}\n", library_text(cuda::found_libcuda()));
   fmt::print("NVRTC     {}\n", library_text(cuda::found_nvrtc()));
   fmt::print("kernels   {}\n", cuda::kernel_digest());
-  fmt::print("backends  (--compute NAME; auto takes the one that expects to be done first)\n");
+  fmt::print("backends  (--compute NAME; auto picks the one with the lowest estimated time)\n");
   for (const BackendInfo& backend : backends()) {
     fmt::print("  {:<18} {:<5} {}{}\n", backend.name, device_type_name(backend.device), backend.description,
                backend.has_backward ? "" : " (forward only)");

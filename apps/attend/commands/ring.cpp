@@ -68,10 +68,10 @@ void print(const RingCandidate& c) {
   const std::string about =
       c.steps.empty() ? "no: " + c.lack : fmt::format("about {:.0f} us: {}", c.estimated_us, c.why);
   fmt::print("{} {:<11} {}\n", c.chosen ? "*" : " ", algorithm_name(c.algorithm), about);
-  if (!c.steps.empty() && !c.lack.empty()) fmt::print("    not taken by itself: {}\n", c.lack);
+  if (!c.steps.empty() && !c.lack.empty()) fmt::print("    not chosen automatically: {}\n", c.lack);
   if (!c.chosen) return;
   for (const RingStep& s : c.steps) {
-    fmt::print("    {}: {:.0f} us of products, {} bytes in {:.0f} us, {:.0f} exposed\n", s.what, s.compute_us,
+    fmt::print("    {}: {:.0f} us of products, {} bytes in {:.0f} us, {:.0f} us exposed\n", s.what, s.compute_us,
                s.sent_bytes, s.exchange_us, s.exposed_us);
   }
   fmt::print("    memory {} bytes\n", c.memory_bytes);
@@ -126,7 +126,7 @@ void show_unmasked(const std::vector<std::vector<PassTimes>>& ranks, std::size_t
   const double slowest = *std::max_element(by_rank.begin(), by_rank.end());
   object["unmasked_ms"] = slowest;
   object["share_of_unmasked"] = slowest / ms;
-  fmt::print("  as many pairs in one call without a mask {}: {:.1f} % of that\n", time_text(slowest),
+  fmt::print("  one call with as many pairs without a mask {}: {:.1f} % of its speed\n", time_text(slowest),
              100 * slowest / ms);
 }
 
@@ -178,7 +178,7 @@ void show_steps(const std::vector<std::vector<PassTimes>>& ranks, std::size_t pa
     steps.push_back(step_times(rank[pass].spans));
   }
   object["steps"] = Json::array();
-  fmt::print("  {:<5} {:>11} {:>11} {:>11}   of the slowest rank\n", "step", "compute", "exchange", "exposed");
+  fmt::print("  {:<5} {:>11} {:>11} {:>11}   (slowest rank)\n", "step", "compute", "exchange", "exposed");
   for (const StepTimes& t : slowest(steps)) {
     fmt::print("  {:<5} {:>11} {:>11} {:>11}\n", t.step, time_text(t.compute), time_text(t.exchange),
                time_text(t.exposed));
@@ -234,7 +234,8 @@ Json measured_pass(const RingOptions& options, const RingParty& party, const std
   object["device_name"] = device_name(party.first_device());
   fmt::print("\n{:<9} {} by {}; the slowest rank's share alone {}: {:.1f} % of ideal\n", mode_name(pass), time_text(ms),
              algorithm_name(way.algorithm), time_text(ideal), 100 * ideal / ms);
-  fmt::print("  alone, by rank: {}: {:.1f} % apart\n", list_text(alone), 100 * (ideal / *quickest - 1));
+  fmt::print("  alone, by rank: {}: {:.1f} % between the fastest and the slowest\n", list_text(alone),
+             100 * (ideal / *quickest - 1));
   if (!ranks.front()[i].unmasked.empty()) show_unmasked(ranks, i, ms, object);
   const bool on_gpus = !ranks.front()[i].single.empty();
   if (on_gpus) {
@@ -242,8 +243,8 @@ Json measured_pass(const RingOptions& options, const RingParty& party, const std
     const double alone_single = milliseconds(ranks, i, &PassTimes::alone_single);
     object["ms_of_one_call"] = single;
     object["alone_ms_of_one_call"] = alone_single;
-    fmt::print("  one call by itself {}, alone {}: {:.1f} % of ideal\n", time_text(single), time_text(alone_single),
-               100 * alone_single / single);
+    fmt::print("  a single call {}, its share alone {}: {:.1f} % of ideal\n", time_text(single),
+               time_text(alone_single), 100 * alone_single / single);
   }
   if (pass == Mode::kBoth) return object;
   const std::vector<double> computed = computed_by_rank(ranks, i);

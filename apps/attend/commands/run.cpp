@@ -356,7 +356,8 @@ int run(const RunOptions& options) {
     return run_rank(options, ring.get());
   }
   if (is_of_mpirun()) {
-    throw Error(ErrorCode::kInvalidArgument, "--ranks: given under mpirun, whose -n says it; allowed without it");
+    throw Error(ErrorCode::kInvalidArgument,
+                "--ranks: given under mpirun, whose -n sets the number; allowed without mpirun");
   }
   const int ranks = static_cast<int>(options.ranks);
   set_threads_of_rank(options, ranks);

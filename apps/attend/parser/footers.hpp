@@ -9,35 +9,37 @@ inline constexpr const char* kMainFooter = R"(Examples:
   attend bench --grid seed --compute cpu,reference
   attend COMMAND --help
 
---batch-size is --batch_size, here and for every flag. Flags and names are written out: no abbreviations.
-Exit status: 0 done, 1 a check failed, 2 bad usage, bad input or missing hardware; 130 after SIGINT, 143 after SIGTERM,
-129 after SIGHUP: the program ends within a second or two and leaves no unfinished file.)";
+In all flags - and _ are the same: --batch-size is --batch_size. Flags and names cannot be abbreviated.
+Exit status: 0 success, 1 a check failed, 2 wrong usage, invalid input or missing hardware. After a signal the program
+ends within a second or two and leaves no unfinished file; the status is 130 (SIGINT), 143 (SIGTERM) or 129 (SIGHUP).)";
 
 inline constexpr const char* kGenerateFooter =
-    R"(Writes OUTPUT_DIR/B2_H8_S512_D64/{Q,K,V}.bin: raw little-endian numbers, C order,
+    R"(Writes OUTPUT_DIR/B2_H8_S512_D64/{Q,K,V}.bin: raw little-endian numbers in C order, with the dimensions
 (batch, heads, seqlen, head_dim).
-The values are N(0,1) and depend on the seed alone: the same bytes on every machine.
-Asks for the space first: where it is not free, nothing is written.
-What the plain name does not say is added to it: B2_H8_Hkv2_Sq128_Sk512_D64_Dv32_bf16.
+The values have the distribution N(0,1). They depend only on the seed, so every machine writes the same bytes.
+The command reserves the disk space first. If there is too little, it writes nothing.
+The name of the folder gives the sizes. Other sizes of K and V and another dtype than f32 are part of the name:
+B2_H8_Hkv2_Sq128_Sk512_D64_Dv32_bf16.
 
 Examples:
   attend generate
   attend generate --batch_size 1 --num_heads 32 --num_heads_kv 8 --seq_len 4096 --head_dim 128 --dtype bf16 --seed 7)";
 
 inline constexpr const char* kRunFooter =
-    R"(Reads a folder that `attend generate` wrote, or three .npy files, and writes O, logsumexp (forward) and dQ, dK,
-dV (backward) beside them, or into OUTPUT_DIR. Backward alone needs the O and logsumexp of an earlier forward with the
-same options. The incoming gradient is dO, or ones where there is none.
-The files of one run appear at one moment, also where the program is killed: all are new or all are the earlier ones.
-An output that is a link to an input or to another tensor is refused; other links are followed and stay.
---check compares with a float64 reference. Half precision may err twice as much as the plain algorithm in that type,
-and by the rounding of the result. Large float32 scores may take the results off by what their rounding does, and sums
-that cancel may take gradients off by theirs.
---score changes each score by a function in a line of text, on CPUs; docs/custom_scores.md has the language. Gradients
-of the tensors that it reads become d_NAME.npy.
-With --ring the sequence is cut over the ranks of a ring on CPUs: threads of this process with --ranks N, else the
-processes of an mpirun. Each reads the inputs and works on its share, the first one checks and writes the same files as
-one process would. Open MPI refuses root, and more ranks than cores, without the two flags of the last example.
+    R"(Reads a folder that `attend generate` wrote, or three .npy files. Writes O and logsumexp (forward) and dQ, dK and
+dV (backward) into that folder, or into OUTPUT_DIR. Backward alone reads the O and logsumexp of an earlier forward pass
+with the same options. The incoming gradient is dO, or ones if there is no dO.
+All files of a run appear at the same moment. If the program is killed, either all files are new or all are unchanged.
+An output must not be a link to an input or to another tensor. Other links are followed and kept.
+--check compares with a float64 reference. In half precision, an error may be twice that of the textbook algorithm in
+the same dtype, plus the rounding of the result. Large float32 scores raise the limit by the effect of their rounding.
+Sums that cancel raise the limit for gradients in the same way.
+--score changes each score by a function, which is one line of text, on CPUs only. docs/custom_scores.md describes the
+language. The gradient of a tensor NAME that the function reads is written to d_NAME.npy.
+--ring splits the sequence over the ranks of a ring on CPUs. The ranks are threads of this process if --ranks N is
+given, otherwise the processes of an mpirun. Every rank reads the inputs and computes its share. Rank 0 checks the
+results and writes the same files as a single process.
+Open MPI refuses to run as root, or with more ranks than cores, without the two flags of the last example.
 
 Examples:
   attend run --data data/B2_H8_S512_D64 --mode both --causal --check
@@ -49,11 +51,11 @@ Examples:
   mpirun --allow-run-as-root --oversubscribe -n 4 attend run --ring zigzag --data data/B2_H8_S512_D64 --check)";
 
 inline constexpr const char* kBenchFooter =
-    R"(Times random data of each size in the grid, or of one problem: the median of --repeat runs after one to warm up.
---json and --csv are written after each pass of a size, so that what ends the program costs only what was under way.
---grid masks times masks and scores that are texts (docs/custom_scores.md), beside the options of the same meaning, on
-one problem: --problem, or 2,16,8192,128 of bf16 on a GPU and 1,4,1024,64 of f32 on a CPU. Speeds are those of the pairs
-that a mask leaves.
+    R"(Times random data of each size in the grid, or of one problem. A time is the median of --repeat runs, after one
+warm-up run. --json and --csv are written after each pass of a size, so an interruption loses only the pass in progress.
+--grid masks times masks and scores that are given as text (docs/custom_scores.md), and the built-in options of the same
+meaning. The problem is --problem if given, otherwise 2,16,8192,128 in bf16 on a GPU or 1,4,1024,64 in f32 on a CPU.
+Speeds count only the pairs of a row and a key that the mask keeps.
 A grid file is JSON: [{"B": 2, "H": 8, "S": 512, "D": 64}, {"B": 1, "H": 32, "Hkv": 8, "Sq": 1, "Sk": 4096, "D": 128}]
 
 Examples:
@@ -64,9 +66,9 @@ Examples:
   attend bench --grid masks --device cuda --json masks.json)";
 
 inline constexpr const char* kCompileFooter =
-    R"(Compiles the GPU kernels' usual variants with NVRTC and prints what each takes. Needs no GPU. Machine code goes
-to the cache ($ATTEND_CACHE_DIR, else the XDG cache folder), where later calls find it. Exit status 1 where a kernel
-that claims to need none has spills or a stack frame.
+    R"(Compiles the usual variants of the GPU kernels with NVRTC and prints the resources of each. Needs no GPU. The
+machine code is stored in the cache ($ATTEND_CACHE_DIR, otherwise the XDG cache folder), where later calls find it. The
+exit status is 1 if a kernel has register spills, a stack frame or a compiler warning.
 
 Examples:
   attend compile
@@ -74,9 +76,9 @@ Examples:
   attend compile --arch sm_90a --compute naive --json kernels.json)";
 
 inline constexpr const char* kLadderFooter =
-    R"(Checks every rung of the ladder that runs here, and the kernels of the product where it ends, against the float64
-reference, full and causal, at odd sizes; then times them in turns at one size for each type, beside a matrix product
-by cuBLAS where that is installed. Exit status 1 where a check failed: then nothing is timed.
+    R"(Checks every kernel of the ladder that runs on this GPU, and the production kernels at its end, against the
+float64 reference, with full and causal masks, at odd sizes. Then times them in turns at one size for each dtype, and a
+matrix product by cuBLAS if cuBLAS is installed. If a check fails, nothing is timed and the exit status is 1.
 
 Examples:
   attend ladder
@@ -85,9 +87,10 @@ Examples:
   attend ladder --json results/h200/ladder.json)";
 
 inline constexpr const char* kSweepFooter =
-    R"(Times many variants of one family of kernels on one problem: its own choice, and every combination of what --set
-names. All are compiled first, on all cores; then they are timed in turns, and their results compared with that of the
-family's own choice. What can be set: attend info --explain B,H,S,D names it.
+    R"(Times many variants of one family of kernels on one problem: the variant that the family picks, and every
+combination of the values of --set. All variants are compiled first, on all cores. Then they are timed in turns, and
+their results are compared with those of the variant that the family picks. attend info --explain B,H,S,D prints the
+names that --set accepts.
 
 Examples:
   attend sweep --compute simt --problem 2,16,2048,64 --set block_m=32,64 --set threads_x=8,16
@@ -95,12 +98,12 @@ Examples:
   attend sweep --compute simt --problem 1,32,4096,128 --mode backward --set keys_min_blocks=1,2)";
 
 inline constexpr const char* kRingFooter =
-    R"(Computes one random problem, whose S are the tokens of all ranks together, and shows for each step what was
-computed, what travelled, and how much of that nothing hid. Ranks are the processes of an mpirun, or GPUs of this
-machine over NCCL, or threads, which have GPU r % N for rank r where there are N. Ideal is what the slowest rank takes
-for its share of the work alone, its rows against the keys that they see: all ranks do theirs at the same time, without
-a ring, in turns with it. --explain compares the algorithms by the model that automatic chooses by, without computing
-anything.
+    R"(Computes one random problem on a ring of ranks. Its S is the number of tokens of all ranks together. For each step
+the command prints the time of computation, the time of the exchange, and the part of the exchange that no computation
+hides. Ranks are the processes of an mpirun, GPUs of this machine over NCCL, or threads. On a machine with N GPUs, rank
+r of the threads uses GPU r % N. Ideal is the time that the slowest rank needs for its share of the work, its rows with
+the keys that they see. It is measured without a ring, on all ranks at the same time, in turns with the ring.
+--explain compares the algorithms by the cost model that `automatic` uses, and computes nothing.
 
 Examples:
   attend ring --ranks 4 --problem 1,8,4096,64 --causal
@@ -110,10 +113,11 @@ Examples:
   mpirun --allow-run-as-root --oversubscribe -n 4 attend ring --problem 1,8,4096,64 --causal --mode forward)";
 
 inline constexpr const char* kCacheFooter =
-    R"(Kernels for GPUs are compiled at their first use and kept on disk: show says where, how many, and of which
-kernels; clear removes them all, and no file that is not one; limit says how many bytes they may take.
-The folder is $ATTEND_CACHE_DIR, else $XDG_CACHE_HOME/attend, else $HOME/.cache/attend. Beyond $ATTEND_CACHE_LIMIT
-(1GiB if not set; 512MiB, unlimited, 0 to keep nothing) the kernels that were not used for the longest time go first.
+    R"(Kernels for GPUs are compiled at their first use and kept on disk. show prints the folder, the number of kernels
+and their names. clear removes all kernels and no other file. limit prints the number of bytes that they may occupy.
+The folder is $ATTEND_CACHE_DIR, otherwise $XDG_CACHE_HOME/attend, otherwise $HOME/.cache/attend. $ATTEND_CACHE_LIMIT
+sets the limit: 512MiB, unlimited, or 0 to keep nothing; 1GiB if not set. Beyond the limit, the least recently used
+kernels are removed first.
 
 Examples:
   attend cache

@@ -67,30 +67,31 @@ void add_generate(CLI::App& app, GenerateOptions& options, Raw& raw) {
   io::FolderSpec& spec = options.spec;
   add_integer(app, "--batch_size", spec.batch, 1, core::kMaxLength, "Sequences, 2 if not given");
   add_integer(app, "--num_heads", spec.num_heads, 1, core::kMaxLength, "Query heads, 8 if not given");
-  add_integer(app, "--num_heads_kv", raw.heads_kv, 1, core::kMaxLength, "Key and value heads; as many if not given");
-  add_integer(app, "--seq_len", spec.seqlen_q, 1, core::kMaxLength, "Query rows, and keys, 512 if not given");
-  add_integer(app, "--seq_len_k", raw.seqlen_k, 1, core::kMaxLength, "Keys, where not as many as query rows");
+  add_integer(app, "--num_heads_kv", raw.heads_kv, 1, core::kMaxLength, "Key and value heads; those of Q if not given");
+  add_integer(app, "--seq_len", spec.seqlen_q, 1, core::kMaxLength, "Query rows and keys, 512 if not given");
+  add_integer(app, "--seq_len_k", raw.seqlen_k, 1, core::kMaxLength, "Keys; as many as query rows if not given");
   add_integer(app, "--head_dim", spec.head_dim, 1, core::kMaxHeadDim, "Columns of Q and K, 64 if not given");
-  add_integer(app, "--head_dim_v", raw.head_dim_v, 1, core::kMaxHeadDim, "Columns of V, where not those of K");
+  add_integer(app, "--head_dim_v", raw.head_dim_v, 1, core::kMaxHeadDim, "Columns of V; those of K if not given");
   add_choice(app, "--dtype", raw.dtype, dtype_names(), "Type of the numbers, f32 if not given");
   add_seed(app, "--seed", options.seed, "Seed of the values, 42 if not given");
   app.add_flag("--with_dout", options.with_dout, "Also write dO.bin, a random incoming gradient");
-  add_path(app, "--output_dir", options.output_dir, "Where the folder goes, ./data if not given");
+  add_path(app, "--output_dir", options.output_dir, "Folder in which the new folder is made, ./data if not given");
   app.footer(kGenerateFooter);
 }
 
 void add_run(CLI::App& app, RunOptions& options, Raw& raw) {
-  app.add_option("--compute", raw.compute, "Backend; auto (the best one here) if not given")
+  app.add_option("--compute", raw.compute, "Backend; auto (the fastest one here) if not given")
       ->type_name(fmt::format("{}", fmt::join(compute_names(), "|")));
   add_choice(app, "--mode", raw.mode, {"forward", "backward", "both"}, "What to compute, forward if not given");
-  add_path(app, "--data", options.data, "Folder with Q.bin, K.bin, V.bin; its name says their sizes");
+  add_path(app, "--data", options.data, "Folder with Q.bin, K.bin and V.bin; its name gives their sizes");
   add_path(app, "--q", options.q, "Q as a .npy file, (batch, heads, seqlen, head_dim)");
   add_path(app, "--k", options.k, "K as a .npy file");
   add_path(app, "--v", options.v, "V as a .npy file");
   add_path(app, "--dout", options.dout, "Gradient of O as a .npy file, for backward; ones if not given");
   add_path(app, "--o", options.o, "O as a .npy file, for backward alone; OUTPUT_DIR/O.npy if not given");
-  add_path(app, "--lse", options.lse, "logsumexp likewise, (batch, heads, seqlen)");
-  add_path(app, "--output_dir", options.output_dir, "Where the results of .npy input go");
+  add_path(app, "--lse", options.lse,
+           "logsumexp (batch, heads, seqlen), likewise; OUTPUT_DIR/logsumexp.npy if not given");
+  add_path(app, "--output_dir", options.output_dir, "Folder for the results of .npy inputs");
   for (std::size_t i = 0; i < options.score_tensors.size(); ++i) {
     const core::ScoreTensor& row = core::kScoreTensors[i];
     add_path(app, fmt::format("--{}", row.name), options.score_tensors[i], row.help);
@@ -101,18 +102,20 @@ void add_run(CLI::App& app, RunOptions& options, Raw& raw) {
            "Seed of the dropout, 42 if not given: the same seed and offset drop the same entries");
   add_seed(app, "--offset", options.attention.offset, "Offset of the dropout's random numbers, 0 if not given");
   add_choice(app, "--ring", raw.ring, {"off", "contiguous", "zigzag", "striped"},
-             "Cut the sequence over ranks, in these shards; off if not given");
-  add_integer(app, "--ranks", options.ranks, 1, kMaxRanks,
-              "With --ring: as many threads of this process are the ranks; the processes of an mpirun if not given");
+             "Split the sequence over ranks with this sharding; off if not given");
+  add_integer(
+      app, "--ranks", options.ranks, 1, kMaxRanks,
+      "With --ring: number of threads of this process that are the ranks; the processes of an mpirun if not given");
   add_algorithm(app, raw.algorithm);
-  app.add_flag("--check", options.check, "Compare with the float64 reference; exit status 1 where it differs");
-  add_integer(app, "--repeat", options.repeat, 1, kMaxRepeat, "Runs; the median time is given. 1 if not given");
+  app.add_flag("--check", options.check, "Compare with the float64 reference; exit status 1 if the results differ");
+  add_integer(app, "--repeat", options.repeat, 1, kMaxRepeat,
+              "Runs, of which the median time is reported; 1 if not given");
   add_outputs(app, options.threads, options.json, options.csv);
   app.footer(kRunFooter);
 }
 
 void add_bench(CLI::App& app, BenchOptions& options, Raw& raw) {
-  add_choice(app, "--device", raw.device, {"auto", "cpu", "cuda"}, "Device; if not given, that of the backends");
+  add_choice(app, "--device", raw.device, {"auto", "cpu", "cuda"}, "Device; that of the backends if not given");
   app.add_option_function<std::string>(
          "--grid",
          [&options, &raw](const std::string& text) {
@@ -120,17 +123,17 @@ void add_bench(CLI::App& app, BenchOptions& options, Raw& raw) {
            options.grid = text;
            raw.grid_given = true;
          },
-         "Sizes: the ten of seed (if not given), those of the FlashAttention papers, GPT-3's, or a JSON file; masks: "
-         "masks and scores of one's own, at one size")
+         "Sizes: seed (ten sizes, the default), paper (those of the FlashAttention papers), gpt3, or a JSON file. "
+         "masks: custom masks and scores at one size")
       ->type_name("seed|paper|gpt3|masks|FILE");
   app.add_option("--compute", raw.computes, "Backends, comma-separated; auto if not given")->type_name("A,B,...");
   add_choice(app, "--mode", raw.mode, {"both", "forward", "backward"}, "What to time, both if not given");
   raw.problem.dtype = 0;  // f32
   raw.problem.add(app, "--problem", options.attention);
   app.get_option("--dtype")->each([&options](const std::string&) { options.dtype_given = true; });
-  add_integer(app, "--repeat", options.repeat, 1, kMaxRepeat, "Runs of each, 10 if not given");
+  add_integer(app, "--repeat", options.repeat, 1, kMaxRepeat, "Runs of each row of the table, 10 if not given");
   add_real(app, "--max_seconds", raw.max_seconds, 0, kInfinity, false,
-           "Repeat a row no longer than this, 2 if not given");
+           "Longest time for the runs of a row in seconds, 2 if not given");
   add_outputs(app, options.threads, options.json, options.csv);
   app.footer(kBenchFooter);
 }
@@ -139,18 +142,20 @@ void add_compile(CLI::App& app, CompileOptions& options, Raw& raw) {
   app.add_option("--arch", raw.archs, "Architectures, comma-separated; sm_80,sm_90a,sm_120 if not given")
       ->type_name("A,B,...");
   app.add_option("--compute", options.compute, "Kernel, all if not given")->type_name("NAME|all");
-  app.add_flag("--cover", options.cover, "Only few variants, which have every value of each constant of a kernel once");
+  app.add_flag("--cover", options.cover,
+               "Only a few variants, in which each constant of a kernel has each of its values at least once");
   add_path(app, "--json", options.json, "Also write the table to this file, a JSON list of objects");
   app.footer(kCompileFooter);
 }
 
 void add_ladder(CLI::App& app, LadderOptions& options, Raw& raw) {
   raw.computes = "all";
-  app.add_option("--compute", raw.computes, "Rungs and products, comma-separated; all if not given")
+  app.add_option("--compute", raw.computes,
+                 "Kernels of the ladder and production kernels, comma-separated; all if not given")
       ->type_name("A,B,...|all");
-  add_integer(app, "--repeat", options.repeat, 1, kMaxRepeat, "Samples of each, 10 if not given");
+  add_integer(app, "--repeat", options.repeat, 1, kMaxRepeat, "Samples of each kernel, 10 if not given");
   add_real(app, "--max_seconds", raw.max_seconds, 0, kInfinity, false,
-           "Time a rung no longer than this, 4 if not given");
+           "Longest time for a kernel in seconds, 4 if not given");
   add_path(app, "--json", options.json, "Also write the results to this file");
   app.footer(kLadderFooter);
 }
@@ -266,7 +271,7 @@ void add_info(CLI::App& app, InfoOptions& options, Raw& raw, AttentionOptions& a
     const core::ScoreTensor& row = core::kScoreTensors[i];
     app.add_flag(row.flag, raw.explain_tensors[i], row.flag_help);
   }
-  add_choice(app, "--device", raw.device, {"auto", "cpu", "cuda"}, "Where; on a GPU where there is one if not given");
+  add_choice(app, "--device", raw.device, {"auto", "cpu", "cuda"}, "Device; auto (a GPU if there is one) if not given");
   app.footer(kInfoFooter);
 }
 
@@ -331,14 +336,14 @@ struct CommandLine {
     app.require_subcommand(1);
     app.footer(kMainFooter);
     app.add_subcommand("generate", "Write random Q, K and V");
-    app.add_subcommand("run", "Compute attention of files, and check it");
+    app.add_subcommand("run", "Compute attention of tensors in files, and check it");
     app.add_subcommand("bench", "Time attention over a grid of sizes");
     app.add_subcommand("compile", "Compile the GPU kernels, without a GPU");
     app.add_subcommand("ladder", "Check and time every kernel of the ladder on this GPU");
     app.add_subcommand("sweep", "Time many variants of one family of kernels");
-    app.add_subcommand("ring", "Show a ring of ranks at work: its steps, and what of the exchange shows");
+    app.add_subcommand("ring", "Run a ring of ranks, and show its steps and the exchange time that is not hidden");
     app.add_subcommand("cache", "Show or clear the compiled kernels on disk");
-    app.add_subcommand("info", "Say what this machine and this build can do");
+    app.add_subcommand("info", "Show what this machine and this build can do");
   }
 
   /// Adds the flags of one command; those of the others are not needed.

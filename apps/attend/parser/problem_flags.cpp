@@ -68,9 +68,9 @@ void ProblemFlags::add(CLI::App& app, const char* flag, AttentionOptions& option
   app.add_option(flag, sizes, "Batch, query heads, seqlen and head_dim: 2,16,8192,128")->type_name("B,H,S,D");
   const std::string type = fmt::format("Type of the numbers, {} if not given", dtype_names().at(dtype));
   add_choice(app, "--dtype", dtype, dtype_names(), type.c_str());
-  add_integer(app, "--num_heads_kv", heads_kv, 1, core::kMaxLength, "Key and value heads; as many if not given");
-  add_integer(app, "--seq_len_k", seqlen_k, 1, core::kMaxLength, "Keys, where not as many as query rows");
-  add_integer(app, "--head_dim_v", head_dim_v, 1, core::kMaxHeadDim, "Columns of V, where not those of K");
+  add_integer(app, "--num_heads_kv", heads_kv, 1, core::kMaxLength, "Key and value heads; those of Q if not given");
+  add_integer(app, "--seq_len_k", seqlen_k, 1, core::kMaxLength, "Keys; as many as query rows if not given");
+  add_integer(app, "--head_dim_v", head_dim_v, 1, core::kMaxHeadDim, "Columns of V; those of K if not given");
   attention.add(app, options);
 }
 

@@ -13,7 +13,7 @@ namespace attend::cli {
 
 void add_algorithm(CLI::App& app, std::size_t& algorithm) {
   add_choice(app, "--algorithm", algorithm, {"automatic", "exchange", "all_gather", "all_to_all", "two_level"},
-             "What travels in a ring, automatic if not given");
+             "How the ranks of a ring exchange data, automatic if not given");
 }
 
 void check_run_on_ring(const RunOptions& options) {
@@ -38,17 +38,18 @@ void check_run_on_ring(const RunOptions& options) {
 
 void RingFlags::add(CLI::App& app, RingOptions& options) {
   problem.add(app, "--problem", options.attention);
-  add_integer(app, "--ranks", options.ranks, 1, kMaxRanks, "Ranks; if not given one for each GPU, or 2");
+  add_integer(app, "--ranks", options.ranks, 1, kMaxRanks, "Ranks; if not given, one for each GPU, and at least 2");
   add_choice(app, "--sharding", sharding, {"zigzag", "contiguous", "striped"},
-             "Who has which tokens, zigzag if not given");
+             "Which tokens each rank has, zigzag if not given");
   add_algorithm(app, algorithm);
   add_choice(app, "--mode", mode, {"both", "forward", "backward"}, "What to compute, both if not given");
-  add_choice(app, "--over", over, {"auto", "threads", "nccl", "mpi"}, "What the ranks are, see below");
+  add_choice(app, "--over", over, {"auto", "threads", "nccl", "mpi"},
+             "Whether the ranks are threads, GPUs over NCCL or MPI processes, see below");
   add_choice(app, "--copy_engines", copy_engines, {"on", "off"},
-             "Whether GPUs over NCCL pass blocks on by copy engines where they can, on if not given");
-  add_choice(app, "--device", device, {"auto", "cpu", "cuda"}, "Where; on GPUs where there are any if not given");
-  app.add_flag("--explain", options.explain, "Only say what each algorithm would take, by the model");
-  add_integer(app, "--repeat", options.repeat, 1, kMaxRepeat, "Samples of each, 5 if not given");
+             "Whether copy engines move blocks between GPUs over NCCL where possible, on if not given");
+  add_choice(app, "--device", device, {"auto", "cpu", "cuda"}, "Device; auto (GPUs if there are any) if not given");
+  app.add_flag("--explain", options.explain, "Only print the estimated time of each algorithm");
+  add_integer(app, "--repeat", options.repeat, 1, kMaxRepeat, "Samples of each time, 5 if not given");
   add_integer(app, "--threads", options.threads, 1, kMaxThreads,
               "Threads of a rank; its share of the cores if not given");
   add_path(app, "--json", options.json, "Also write the results to this file");

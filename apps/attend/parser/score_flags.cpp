@@ -5,13 +5,15 @@
 namespace attend::cli {
 
 void ScoreFlags::add(CLI::App& app) {
-  app.add_option("--score", text, "A function of the scores, as in docs/custom_scores.md: 'score - 0.1 * abs(q - k)'")
+  app.add_option("--score", text, "Function of the scores, as in docs/custom_scores.md: 'score - 0.1 * abs(q - k)'")
       ->type_name("TEXT");
-  app.add_option("--block_mask", mask_text,
-                 "Which keys rows see, as in docs/custom_scores.md: 'k <= q && doc[q] == doc[k]'. On a CPU")
+  app.add_option(
+         "--block_mask", mask_text,
+         "Condition for a row to see a key, as in docs/custom_scores.md: 'k <= q && doc[q] == doc[k]'; CPUs only")
       ->type_name("TEXT");
-  app.add_option("--tensor", tensors,
-                 "A tensor that --score or --block_mask reads, as a .npy file: table=table.npy. As often as needed")
+  app.add_option(
+         "--tensor", tensors,
+         "Tensor that --score or --block_mask reads, as a .npy file: table=table.npy; may be given several times")
       ->type_name("NAME=FILE");
 }
 

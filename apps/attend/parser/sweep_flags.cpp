@@ -15,12 +15,12 @@ void SweepFlags::add(CLI::App& app, SweepOptions& options) {
   app.add_option("--compute", options.compute, "Family of kernels")->required()->type_name("NAME");
   problem.add(app, "--problem", options.attention);
   add_choice(app, "--mode", mode, {"forward", "backward"}, "What to time, forward if not given");
-  app.add_option("--set", settings, "Values of a tunable, tried one by one; may be given often")
+  app.add_option("--set", settings, "Values of a tunable to time; may be given several times")
       ->type_name("NAME=A,B,...")
       ->allow_extra_args(false);
-  add_integer(app, "--repeat", options.repeat, 1, kMaxRepeat, "Samples of each, 15 if not given");
+  add_integer(app, "--repeat", options.repeat, 1, kMaxRepeat, "Samples of each variant, 15 if not given");
   add_real(app, "--max_seconds", max_seconds, 0, std::numeric_limits<double>::infinity(), false,
-           "Time a variant no longer than this, 2 if not given");
+           "Longest time for a variant in seconds, 2 if not given");
   add_path(app, "--json", options.json, "Also write the table to this file");
   app.footer(kSweepFooter);
 }

@@ -119,7 +119,8 @@ std::unique_ptr<RingParty> make_ring_party(const RingOptions& options) {
   const bool wants_cpu = options.device == DeviceType::kCPU;
   if (options.over == Over::kMpi || (options.over == Over::kAutomatic && is_of_mpirun())) {
     if (options.ranks > 0) {
-      throw Error(ErrorCode::kInvalidArgument, "--ranks: given under mpirun, whose -n says it; allowed without it");
+      throw Error(ErrorCode::kInvalidArgument,
+                  "--ranks: given under mpirun, whose -n sets the number; allowed without mpirun");
     }
     if (options.device == DeviceType::kCUDA) {
       throw Error(ErrorCode::kUnsupported, "--device: 'cuda' with --over mpi, allowed cpu");

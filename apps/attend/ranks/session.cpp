@@ -16,7 +16,7 @@ bool done_on_every_rank(RingSession* ring, const std::function<void()>& work) {
   try {
     work();
   } catch (const std::bad_alloc&) {
-    failure = "not enough memory for this problem: take a smaller one";
+    failure = "not enough memory for this problem: choose a smaller one";
   } catch (const std::exception& error) {
     failure = error.what();
   }

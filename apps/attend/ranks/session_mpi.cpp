@@ -20,7 +20,7 @@ class MpiSession : public RingSession {
     if (provided < MPI_THREAD_FUNNELED) {
       MPI_Finalize();
       throw Error(ErrorCode::kMissingHardware,
-                  "--ring: this MPI knows no threads, allowed MPI_THREAD_FUNNELED and more");
+                  "--ring: this MPI does not support threads, allowed MPI_THREAD_FUNNELED or higher");
     }
     context_.emplace(make_mpi_ring(MPI_COMM_WORLD));
   }

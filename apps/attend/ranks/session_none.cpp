@@ -5,9 +5,10 @@
 namespace attend::cli {
 
 std::unique_ptr<RingSession> join_ring() {
-  throw Error(ErrorCode::kMissingHardware,
-              "--ring: this program is built without MPI, allowed with --ranks N, which takes threads, or where MPI is "
-              "installed before the build (Debian: libopenmpi-dev openmpi-bin; make ring does both)");
+  throw Error(
+      ErrorCode::kMissingHardware,
+      "--ring: this program is built without MPI, allowed with --ranks N (threads), or if MPI is installed before "
+      "the build (Debian: libopenmpi-dev openmpi-bin; make ring does both)");
 }
 
 }  // namespace attend::cli

@@ -180,7 +180,7 @@ std::string check_table(const std::vector<Result>& results) {
                           t.tolerance, t.mean_abs, t.mse, t.max_rel, verdict(t));
     }
   }
-  return text + "(max rel err: the largest error over the reference's largest magnitude)\n";
+  return text + "(max rel err: the largest error divided by the largest magnitude of the reference)\n";
 }
 
 ResultFiles::ResultFiles(io::FileTransaction& transaction, const std::filesystem::path& json,
@@ -230,7 +230,7 @@ void GrowingResultFiles::finish(const std::vector<Result>& results) {
 std::string GrowingResultFiles::text() const {
   std::string names = replaceable(json_).string();
   if (const auto csv = replaceable(csv_); !csv.empty()) names += (names.empty() ? "" : ", ") + csv.string();
-  return names.empty() ? "nothing was written" : "what was measured is in " + names;
+  return names.empty() ? "nothing was written" : "the results so far are in " + names;
 }
 
 }  // namespace attend::cli

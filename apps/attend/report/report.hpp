@@ -84,7 +84,7 @@ class GrowingResultFiles {
   void save(const std::vector<Result>& results);
   void finish(const std::vector<Result>& results);
 
-  /// Returns "what was measured is in b.json", or that nothing was written.
+  /// Returns "the results so far are in b.json", or that nothing was written.
   [[nodiscard]] std::string text() const;
 
  private:

@@ -44,7 +44,7 @@ Choice choose_automatically(std::optional<DeviceType> device, const Workload& w,
   if (device != DeviceType::kCPU) {
     if (const auto missing = cuda::missing_gpu()) {
       if (device) throw Error(ErrorCode::kMissingHardware, "--device: 'cuda', but " + *missing);
-      why = "there is none here";
+      why = "none is visible";
     } else if (const auto unusable = cuda::unusable_gpu(kGpu.index)) {
       if (device) throw Error(ErrorCode::kMissingHardware, "--device: 'cuda', but " + *unusable);
       why = *unusable;

@@ -330,7 +330,7 @@ def of_lists(table: torch.Tensor, mask: torchs.BlockMask) -> Callable[..., Any]:
     batch, heads, *_ = table.shape
     block_size, mask_mod = mask.BLOCK_SIZE, mask.mask_mod
     if mask_mod is None:
-        raise ArgumentError("block_mask: mask_mod is None, allowed a function; a part of a mask has none of its own")
+        raise ArgumentError("block_mask: mask_mod is None, allowed a function; a part of a mask has no mask_mod")
 
     def seen(b: Any, h: Any, q: Any, k: Any) -> torch.Tensor:
         lists = (b % batch if batch > 1 else 0, h % heads if heads > 1 else 0)

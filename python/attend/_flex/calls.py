@@ -64,8 +64,8 @@ _tell_compilers._dynamo_marked_constant = True  # type: ignore[attr-defined]  # 
 
 
 _OF_EXPORTERS = (
-    "score_mod, mask_mod and block_mask: under torch.export, allowed outside of it only; attend.attention(..., "
-    "score=TEXT) is exported"
+    "score_mod, mask_mod and block_mask: under torch.export, allowed outside of it only; use "
+    "attend.attention(..., score=TEXT), which can be exported"
 )
 
 
@@ -146,7 +146,7 @@ def _computed(
 def _tiles_of(block_mask: Any, query: torch.Tensor, key: torch.Tensor) -> Any:
     if not isinstance(block_mask, torchs.BlockMask):
         raise ArgumentError(
-            f"block_mask: {type(block_mask).__name__}, allowed what create_block_mask gives, attend's or torch's"
+            f"block_mask: {type(block_mask).__name__}, allowed a mask from create_block_mask, attend's or torch's"
         )
     batch, heads, rows, _ = query.shape
     return tiles_of(block_mask, batch, heads, rows, key.shape[2])
@@ -185,7 +185,7 @@ def _broadcast(
             raise ArgumentError(f"{name}: {x.dim()} dimensions, allowed 4 (B, H, S, D)")
     heads, heads_k = query.shape[1], key.shape[1]
     if heads != heads_k and not enable_gqa:
-        raise ArgumentError(f"key: {heads_k} heads beside {heads} of query, allowed with enable_gqa=True only")
+        raise ArgumentError(f"key: {heads_k} heads with {heads} of query, allowed with enable_gqa=True only")
     if heads_k == 0 or heads % heads_k != 0:
         raise ArgumentError(f"key: {heads_k} heads, allowed a divisor of query's {heads}")
     batch = query.shape[0]
@@ -239,7 +239,7 @@ def _block_size(given: Any) -> tuple[int, int]:
     except TypeError:
         both = ()
     if len(both) != 2 or any(not 1 <= n < 2**31 for n in both):
-        raise ArgumentError(f"BLOCK_SIZE: {given}, allowed a positive number or two (rows, keys), of 32 bits")
+        raise ArgumentError(f"BLOCK_SIZE: {given}, allowed one positive 32-bit integer, or two (rows, keys)")
     return both[0], both[1]
 
 

@@ -73,7 +73,7 @@ def text_and_captures(
     captures = function.captures(captured, query.device)
     asks_for_gradients = torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, *captures.values()))
     if asks_for_gradients and "score" not in function.variables:
-        raise UnsupportedError("score_mod: its value does not depend on the score, allowed without gradients only")
+        raise UnsupportedError("score_mod: a value that does not depend on the score, allowed without gradients only")
     return function.text_for(sizes), captures
 
 

@@ -197,7 +197,9 @@ def _noted(variable: Symbol, result: Any) -> Traced:
 def _refuse_subclasses(*tensors: torch.Tensor) -> None:
     for x in tensors:
         if is_traceable_wrapper_subclass(x):
-            raise UnsupportedError(f"flex_attention: given with a {type(x).__name__}, allowed with plain tensors only")
+            raise UnsupportedError(
+                f"flex_attention: given with a {type(x).__name__}, allowed with ordinary tensors only"
+            )
 
 
 def _tiled(query: torch.Tensor, key: torch.Tensor, position: Symbol, result: Any) -> torch.Tensor:

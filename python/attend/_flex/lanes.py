@@ -196,7 +196,7 @@ def indexed(b: Builder, x: Lanes, subscripts: Sequence[Any]) -> Lanes:
     given = {d: s for d, s in enumerate(subscripts) if s is not None}
     for s in given.values():
         if type_of(s.dtype) != INT or s.dtype == torch.uint8:
-            raise NotSaidError(f"a subscript of dtype {s.dtype}, which torch takes for a mask")
+            raise NotSaidError(f"a subscript of dtype {s.dtype}, which torch treats as a mask")
     common = torch.broadcast_shapes(*(s.shape for s in given.values()))
     places = sorted(given)
     is_together = places[-1] - places[0] == len(places) - 1
@@ -257,7 +257,7 @@ def bucket(
 ) -> Lanes:
     """Returns for each element the number of ascending edges below it, or with `right` at or below it."""
     if len(edges.shape) != 1 or sorter is not None:
-        raise NotSaidError("other edges than one row that rises")
+        raise NotSaidError("edges other than one ascending row")
     sign = "<=" if right or side == "right" else "<"
     ends = _each(b, edges)
 

@@ -183,7 +183,7 @@ class Recorder(TorchDispatchMode):
     def stop_gradients(self) -> None:
         if self._argument == "score_mod" and self.asks_for_gradients:
             raise UnsupportedError(
-                f"score_mod: {_line()}torch.no_grad() or the like in it, allowed .detach() of captured tensors"
+                f"score_mod: {_line()}torch.no_grad() or similar inside, allowed .detach() of captured tensors"
             )
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -247,7 +247,7 @@ class Recorder(TorchDispatchMode):
         b = self.builder
         if func.namespace != "aten":
             if func._schema.name != _GYMS_TANH:
-                raise NotSaidError("an operator that attend has no expression for")
+                raise NotSaidError("an operator that attend cannot translate")
             return self._computed(func, name, args, kwargs)
         if name in lanes.VIEWS:
             # also raises torch's own error for a wrong dimension
@@ -282,7 +282,7 @@ class Recorder(TorchDispatchMode):
         b = self.builder
         handler = ELEMENTWISE.get(name)
         if handler is None and name not in _REDUCTIONS:
-            raise NotSaidError("an operator that attend has no expression for")
+            raise NotSaidError("an operator that attend cannot translate")
         found = self._on_meta(func, args, kwargs)
         first = found[0] if isinstance(found, (tuple, list)) else found
         type_of(first.dtype)
@@ -323,7 +323,7 @@ class Recorder(TorchDispatchMode):
         is_asked = any(y.requires_grad for y in self.captures)
         for node in reachable(root):
             if node.value == "score" or (is_asked and node.kind == "load" and node.type == FLOAT):
-                raise NotSaidError("a gradient that stops there, allowed .detach() of captured tensors")
+                raise NotSaidError("a gradient that stops at this operator, allowed .detach() of captured tensors")
         return x
 
     def _stand_in(self, found: Lanes, tensors: list[torch.Tensor], kwargs: Any, func: Any) -> Any:

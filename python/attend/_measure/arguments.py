@@ -36,7 +36,7 @@ def _number(text: str, kind: type, what: str) -> Any:
 def positive(text: str) -> int:
     value = int(_number(text, int, "whole numbers from 1"))
     if value < 1:
-        raise argparse.ArgumentTypeError(f"{text}, allowed 1 and more")
+        raise argparse.ArgumentTypeError(f"{text}, allowed 1 or more")
     return value
 
 
@@ -74,7 +74,7 @@ def page_sizes(text: str) -> list[int]:
     found = [int(_number(part, int, "whole numbers from 0")) for part in text.split(",")]
     for value in found:
         if value < 0:
-            raise argparse.ArgumentTypeError(f"{value}, allowed 0 (contiguous) and more")
+            raise argparse.ArgumentTypeError(f"{value}, allowed 0 (contiguous) or more")
     return found
 
 
@@ -83,7 +83,7 @@ def heads(text: str) -> tuple[int, int]:
     query, colon, key = text.partition(":")
     found = positive(query), positive(key if colon else query)
     if found[0] % found[1]:
-        raise argparse.ArgumentTypeError(f"{text}, allowed query heads that are a multiple of the heads of the keys")
+        raise argparse.ArgumentTypeError(f"{text}, allowed a number of query heads that is a multiple of the key heads")
     return found
 
 

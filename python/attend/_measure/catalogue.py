@@ -16,7 +16,7 @@ BASELINE = "torch_cpu"
 ALIASES = {alias: backend["name"] for backend in attend.backends() for alias in backend["aliases"]}
 _HALF = "bf16"
 _NEEDS_TORCH = "no torch (pip install torch)"
-_NEEDS_GPU = "no GPU that torch sees"
+_NEEDS_GPU = "torch finds no GPU"
 
 
 def catalogue() -> dict[str, tuple[str, Callable[[], Implementation]]]:
@@ -63,7 +63,7 @@ def choose(names: Optional[Sequence[str]], option: str = "--kernel") -> tuple[li
             missing.setdefault(entries[name][0], []).append(name)
     notes = [f"left out, {lack}: {', '.join(without)}" for lack, without in missing.items()]
     if BASELINE in missing.get(_NEEDS_TORCH, ()):
-        notes.append(f"no speed-up is given: it is over {BASELINE}")
+        notes.append(f"no speed-ups, because their baseline is {BASELINE}")
     return [entries[name][1]() for name in chosen if not entries[name][0]], notes
 
 
@@ -89,8 +89,8 @@ def that_have(modes: Sequence[str], chosen: Sequence[Implementation]) -> tuple[l
         return list(chosen), []
     able = [x for x in chosen if x.has_backward or "forward" in modes]
     if not able:
-        raise UsageError(f"--mode: backward, which {without} does not have; allowed forward")
-    return able, [f"left out of backward, which they do not have: {without}"]
+        raise UsageError(f"--mode: backward with {without}, allowed forward")
+    return able, [f"left out, no backward: {without}"]
 
 
 def in_half(chosen: Sequence[Implementation], option: str) -> list[Implementation]:
@@ -102,7 +102,7 @@ def in_half(chosen: Sequence[Implementation], option: str) -> list[Implementatio
     found = [x for x in chosen if x.device == "cuda" and x.dtype == _HALF]
     if not found:
         names = ", ".join(x.name for x in chosen)
-        raise UsageError(f"{option}: {names}, allowed those in {_HALF} on a GPU that torch sees")
+        raise UsageError(f"{option}: {names}, allowed implementations in {_HALF} on a GPU that torch finds")
     return found
 
 

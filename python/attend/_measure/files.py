@@ -134,7 +134,7 @@ def understanding(path: pathlib.Path) -> Iterator[None]:
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         first_line = str(error).partition("\n")[0]
         reason = f"{type(error).__name__}: {first_line}"
-        raise UsageError(f"{path}: {reason}, allowed a JSON file as this package writes it") from error
+        raise UsageError(f"{path}: {reason}, allowed a JSON file that this package wrote") from error
 
 
 def finite(value: Any) -> Any:

@@ -116,10 +116,10 @@ class Measurement:
         try:
             self._measure(problem, modes, implementations, experiment)
         except CheckFailedError:
-            self._mark_the_rest(before, "stopped before it at a failed check")
+            self._mark_the_rest(before, "not timed, because an earlier check failed")
             raise
         except KeyboardInterrupt:
-            self._mark_the_rest(before, "interrupted before it was timed")
+            self._mark_the_rest(before, "not timed, because the run was interrupted")
             raise
         return self.rows[before:]
 
@@ -234,7 +234,7 @@ class Measurement:
         prepared = x.prepare(inputs, problem.causal, row.mode)
         rough = timing.rough_ms(prepared, x.device, len(inputs.sets))
         if timing.MIN_SAMPLES * rough / 1e3 > self.settings.max_seconds:
-            raise _TooSlowError(f"a call takes {rough / 1e3:.3g} s: beyond --max-seconds {self.settings.max_seconds:g}")
+            raise _TooSlowError(f"a call takes {rough / 1e3:.3g} s, beyond --max-seconds {self.settings.max_seconds:g}")
         return prepared, rough
 
     def _too_large(self, row: Row, problem: Problem) -> bool:
@@ -246,7 +246,7 @@ class Measurement:
         # Counts the check, the first estimate, and the minimum number of samples of a slow implementation.
         if (timing.MIN_SAMPLES + 3) * call <= self.settings.max_seconds:
             return False
-        row.remark = f"about {call:.2g} s a call: beyond --max-seconds {self.settings.max_seconds:g}"
+        row.remark = f"about {call:.2g} s per call, beyond --max-seconds {self.settings.max_seconds:g}"
         self.progress.step(f"{row.implementation} {row.mode} {problem}")
         return True
 
@@ -273,7 +273,7 @@ def each_until_interrupted(problems: Iterable[T], measure: Callable[[T], Any], n
         for problem in problems:
             measure(problem)
     except KeyboardInterrupt:
-        notes.append("interrupted: what was measured until then is here")
+        notes.append("interrupted: the results so far are here")
         return INTERRUPTED
     return 0
 

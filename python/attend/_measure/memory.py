@@ -49,7 +49,9 @@ def lacking(needed_bytes: int, device: str) -> str:
     if needed_bytes <= total:
         return ""
     needed = f"{needed_bytes / GIB:.4g} GiB"
-    return f"{needed} of memory, allowed {total / GIB:.4g} GiB: what the {'GPU' if device == 'cuda' else 'machine'} has"
+    return (
+        f"{needed} of memory, allowed {total / GIB:.4g} GiB, the size of {'GPU' if device == 'cuda' else 'main'} memory"
+    )
 
 
 class Meter:

@@ -17,7 +17,7 @@ def label(row: Row) -> str:
 
 
 NOISY = 0.2  # quartiles that are further apart than this fraction of the median
-NOISE_NOTE = "~: noisy, the quartiles are more than 20 % of the median apart"
+NOISE_NOTE = "~: noisy, the quartiles differ by more than 20 % of the median"
 
 
 def is_noisy(row: Row) -> bool:

@@ -30,33 +30,35 @@ BATCH_SIZE, NUM_HEADS, SEQ_LENGTHS, HEAD_DIMS = 2, 8, (512, 1024, 2048, 4096), (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--grid", choices=("seed", "paper", "gpt3"), help="seed, unless sizes are given")
+    parser.add_argument(
+        "--grid", choices=("seed", "paper", "gpt3"), help="sizes to measure (seed, if no sizes are given)"
+    )
     for name, default in (("--batch-size", BATCH_SIZE), ("--num-heads", NUM_HEADS)):
-        parser.add_argument(name, type=arguments.positive, metavar="N", help=f"in the place of a grid ({default})")
+        parser.add_argument(name, type=arguments.positive, metavar="N", help=f"instead of a grid ({default})")
     for name, kind, defaults in (
         ("--seq-lengths", arguments.positive_list, SEQ_LENGTHS),
         ("--head-dims", arguments.head_dims, HEAD_DIMS),
     ):
         text = ",".join(map(str, defaults))
-        parser.add_argument(name, type=kind, metavar="N,N", help=f"in the place of a grid ({text})")
+        parser.add_argument(name, type=kind, metavar="N,N", help=f"instead of a grid ({text})")
     parser.add_argument("--causal", action="store_true")
     add_common(parser)
-    parser.add_argument("--max-seqlen", type=arguments.positive, metavar="N", help="no longer sequences")
-    parser.add_argument("--no-peers", action="store_true", help="attend alone")
+    parser.add_argument("--max-seqlen", type=arguments.positive, metavar="N", help="skip longer sequences")
+    parser.add_argument("--no-peers", action="store_true", help="measure attend only")
     parser.add_argument("--output", type=pathlib.Path, default=pathlib.Path("bench_compare.json"))
 
 
 def add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dtype", choices=tuple(DTYPE_BYTES), default="f32")
     parser.add_argument("--mode", choices=(*MODES, "both"), default="forward")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="auto: a GPU if there is one")
+    parser.add_argument("--compute", action="append", metavar="NAME", help="backends of attend, comma-separated (auto)")
     parser.add_argument(
-        "--device", choices=("auto", "cpu", "cuda"), default="auto", help="auto: a GPU where there is one"
+        "--samples", type=arguments.positive, default=15, help="timed samples of each row, at least 3 (15)"
     )
-    parser.add_argument("--compute", action="append", metavar="NAME", help="attend's backends, a comma list (auto)")
-    parser.add_argument("--samples", type=arguments.positive, default=15, help="timed samples of each, 3 at least (15)")
     parser.add_argument(
         "--max-seconds", type=arguments.positive_number, default=10.0, metavar="T",
-        help="for one implementation, problem and pass (10); what is beyond is left out and reported",
+        help="time limit for one implementation, problem and pass (10); slower rows are left out and reported",
     )  # fmt: skip
 
 
@@ -72,7 +74,7 @@ def run(options: argparse.Namespace) -> int:
     limit = options.max_seqlen
     wanted = [p for p in problems if limit is None or p.seqlen <= limit]
     if not wanted:
-        raise errors.UsageError(f"--max-seqlen: {limit}, allowed {min(p.seqlen for p in problems)} and more here")
+        raise errors.UsageError(f"--max-seqlen: {limit}, allowed {min(p.seqlen for p in problems)} or more here")
     if len(wanted) < len(problems):
         notes.append(f"left out, beyond --max-seqlen {limit}: {', '.join(str(p) for p in problems if p not in wanted)}")
     files.prepare_file("--output", options.output)

@@ -33,37 +33,37 @@ SIZES = "--batch, --seqlen, --heads, --head-dim, --rows, --page-size"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--device", choices=("auto", "cpu", "cuda"), default="auto", help="auto: a GPU where there is one"
-    )
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="auto: a GPU if there is one")
     for name, what, default in (
         ("--batch", "sequences", DEFAULT_BATCH),
-        ("--seqlen", "keys of each", DEFAULT_SEQLEN),
+        ("--seqlen", "keys per sequence", DEFAULT_SEQLEN),
     ):
         gpu, cpu = (",".join(map(str, default[device])) for device in ("cuda", "cpu"))
         text = f"{what} ({gpu}; on a CPU {cpu})"
         parser.add_argument(name, type=arguments.positive_list, metavar="N,N", help=text)
     parser.add_argument(
-        "--heads", type=arguments.heads, default=(32, 8), metavar="Q:K", help="of queries and of keys (32:8)"
+        "--heads", type=arguments.heads, default=(32, 8), metavar="Q:K", help="query heads and key heads (32:8)"
     )
     parser.add_argument("--head-dim", type=arguments.head_dim, default=128, metavar="N", help="128")
     parser.add_argument(
-        "--rows", type=arguments.positive, default=1, metavar="N", help="query rows a sequence, its last (1)"
+        "--rows", type=arguments.positive, default=1, metavar="N", help="query rows per sequence, at its end (1)"
     )
     parser.add_argument(
-        "--page-size", type=arguments.page_sizes, default=[0], metavar="N,N", help="keys a page; 0: contiguous (0)"
+        "--page-size", type=arguments.page_sizes, default=[0], metavar="N,N", help="keys per page; 0: contiguous (0)"
     )
-    parser.add_argument("--dtype", choices=tuple(DTYPE_BYTES), help="of the queries (bf16)")
+    parser.add_argument("--dtype", choices=tuple(DTYPE_BYTES), help="dtype of the queries (bf16)")
     parser.add_argument(
         "--cache", choices=(*DTYPE_BYTES, *NARROW),
-        help="of keys and values (--dtype); beside one of 8 bits, attend_wide has the other",
+        help="dtype of keys and values (that of the queries); with 8 bits, attend_wide has the dtype of the queries",
     )  # fmt: skip
-    parser.add_argument("--samples", type=arguments.positive, default=15, help="timed samples of each, 3 at least (15)")
-    parser.add_argument("--no-peers", action="store_true", help="attend alone")
-    parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="saved as it goes")
+    parser.add_argument(
+        "--samples", type=arguments.positive, default=15, help="timed samples of each row, at least 3 (15)"
+    )
+    parser.add_argument("--no-peers", action="store_true", help="measure attend only")
+    parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="result file, saved after each problem")
     parser.add_argument(
         "--plot", type=pathlib.Path, metavar="FILE",
-        help="a picture, .png or .svg, of GB/s over the length; FILE_grid of attend over batch and length",
+        help="picture (.png or .svg) of GB/s over the length; FILE_grid shows attend over batch and length",
     )  # fmt: skip
 
 

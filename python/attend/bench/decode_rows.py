@@ -85,7 +85,7 @@ def notes(settings: Sequence[Setting], rows_of_q: int) -> list[str]:
         names = ["torch", *(name for name in of_gpus if name in decode_sides.without(first.cache))]
         found.append(f"left out, no {first.cache} caches with a q of {first.dtype}: {', '.join(names)}")
     elif any(setting.page_size for setting in settings):
-        found.append("left out of pages, which it does not have: torch")
+        found.append("left out, no pages: torch")
     if rows_of_q > 1 and "flashinfer" in of_gpus:
         found.append("left out, one query row only: flashinfer")
     return found
@@ -181,7 +181,7 @@ def _judge(row: Row, difference: Optional[float], setting: Setting) -> None:
     row.passed = difference <= row.allowed
     if not row.passed:
         than = "the definition" if row.implementation == "attend" else "attend"
-        row.remark = f"{difference:.3g} of the norm from {than}, allowed {row.allowed:.3g}"
+        row.remark = f"differs from {than} by {difference:.3g} of the norm, allowed {row.allowed:.3g}"
 
 
 def failures(rows: Sequence[Row]) -> list[str]:

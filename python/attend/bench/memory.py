@@ -34,12 +34,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(f"--{name}", type=kind, default=default)
     parser.add_argument("--dtype", choices=tuple(DTYPE_BYTES), default="f32")
     parser.add_argument("--mode", choices=(*MODES, "both"), default="both")
-    parser.add_argument(
-        "--device", choices=("auto", "cpu", "cuda"), default="auto", help="auto: a GPU where there is one"
-    )
-    parser.add_argument("--compute", action="append", metavar="NAME", help="attend's backends, a comma list (auto)")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="auto: a GPU if there is one")
+    parser.add_argument("--compute", action="append", metavar="NAME", help="backends of attend, comma-separated (auto)")
     parser.add_argument("--causal", action="store_true")
-    parser.add_argument("--no-peers", action="store_true", help="attend alone")
+    parser.add_argument("--no-peers", action="store_true", help="measure attend only")
     parser.add_argument("--output", type=pathlib.Path, default=pathlib.Path("bench_memory.json"))
     # the child process of one implementation, which prints its rows
     parser.add_argument("--only", help=argparse.SUPPRESS)
@@ -69,7 +67,7 @@ def run(options: argparse.Namespace) -> int:
             if done.returncode != 0:
                 failed.append(f"{x.name}: status {done.returncode}: {(done.stderr.strip().splitlines() or [''])[-1]}")
     except KeyboardInterrupt:
-        notes.append("interrupted: what was measured until then is here")
+        notes.append("interrupted: the results so far are here")
         status = errors.INTERRUPTED
     data = {"kind": KIND, "machine": machine.describe(), "device": device, "notes": notes + forward_only, "rows": rows}
     print(text(data))

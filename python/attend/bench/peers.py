@@ -20,7 +20,7 @@ def device_of(name: str) -> str:
     if name == "auto":
         return "cuda" if gpu_is_here() else "cpu"
     if name == "cuda" and not gpu_is_here():
-        raise UsageError("--device: cuda, but torch sees no GPU; allowed cpu here")
+        raise UsageError("--device: cuda, but torch finds no GPU; allowed cpu here")
     return name
 
 

@@ -43,15 +43,13 @@ DEFAULT_SHAPE = {"cpu": (2, 8, 64), "cuda": (8, 16, 64)}  # batch, heads, head_d
 DEFAULT_SEQLENS = {"cpu": [128, 512, 1024], "cuda": [128, 512, 2048]}
 REPEATS = 7
 ABOVE = {  # the meaning of a share above the ceiling, for each kind of ceiling
-    "multiply-adds": "above the ceiling, which was measured too low: something else took the machine then",
-    "matrix product": "faster than a large matrix product, which is no limit of the GPU",
+    "multiply-adds": "above the ceiling, which was measured too low because the machine was busy",
+    "matrix product": "faster than a large matrix product, which is not a limit of the GPU",
 }
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--device", choices=("auto", "cpu", "cuda"), default="auto", help="auto: a GPU where there is one"
-    )
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="auto: a GPU if there is one")
     for name in ("batch_size", "num_heads", "head_dim"):
         kind = arguments.head_dim if name == "head_dim" else arguments.positive
         parser.add_argument(f"--{name}", type=kind, help="default: 8 16 64; on a CPU 2 8 64")
@@ -59,13 +57,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--seqlens",
         type=arguments.positive_list,
         metavar="N,N,...",
-        help="default: 128,512,2048; on a CPU 128,512,1024. The intensity grows with the length",
+        help="default: 128,512,2048; on a CPU 128,512,1024. The arithmetic intensity grows with the length",
     )
     parser.add_argument("--mode", choices=(*MODES, "both"), default="forward")
-    parser.add_argument("--kernel", action="append", metavar="NAME", help="as in attend.experiments; all of the device")
+    parser.add_argument(
+        "--kernel", action="append", metavar="NAME", help="as in attend.experiments (all kernels of the device)"
+    )
     parser.add_argument("--samples", type=arguments.positive, default=15)
     parser.add_argument("--max-seconds", type=arguments.positive_number, default=10.0, metavar="T")
-    parser.add_argument("--product-size", type=arguments.positive, metavar="N", help="8192; of a GPU's ceilings alone")
+    parser.add_argument(
+        "--product-size",
+        type=arguments.positive,
+        metavar="N",
+        help="size of the matrix product for a GPU's ceilings (8192)",
+    )
     parser.add_argument("--output", type=pathlib.Path, default=pathlib.Path("bench_roofline.json"))
 
 
@@ -90,7 +95,7 @@ def run(options: argparse.Namespace) -> int:
     refuse_too_large("--seqlens, --batch_size, --num_heads, --head_dim", problems)
     if options.product_size and device == "cpu":
         raise errors.UsageError(
-            f"--product-size: {options.product_size}, allowed on a GPU: a CPU's ceiling is measured without"
+            f"--product-size: {options.product_size}, allowed on a GPU only, because a CPU's ceiling needs no product"
         )
     files.prepare_file("--output", options.output)
     ceilings = _ceilings_that_fit(device, options.product_size or PRODUCT_SIZE)
@@ -136,7 +141,7 @@ def _ceilings_that_fit(device: str, size: int) -> dict[str, Any]:
         reason = refusal(error)
         if not reason:
             raise
-        raise errors.UsageError(f"--product-size: {size}: {reason}, allowed what fits into the memory") from error
+        raise errors.UsageError(f"--product-size: {size}: {reason}, allowed sizes that fit into memory") from error
 
 
 def measure_ceilings(device: str, size: int) -> dict[str, Any]:

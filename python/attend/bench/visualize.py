@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("files", type=pathlib.Path, nargs="+", help="JSON files of compare, memory, roofline, decode")
     parser.add_argument("--output-dir", type=pathlib.Path, default=pathlib.Path())
     parser.add_argument("--format", choices=("png", "svg"), default="png")
-    parser.add_argument("--all", action="store_true", help="every line, not the eight best at most")
+    parser.add_argument("--all", action="store_true", help="draw all lines, instead of at most the eight best")
 
 
 def run(options: argparse.Namespace) -> int:

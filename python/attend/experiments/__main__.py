@@ -20,10 +20,10 @@ from attend._measure.problems import MODES
 from attend._measure.timing import Limits
 from attend.experiments import report, runner
 
-DESCRIPTION = "Checks and times every implementation of attention that this machine has."
+DESCRIPTION = "Checks and times every implementation of attention on this machine."
 HALF_NOTE = (
-    "largest absolute error that passes (default 1e-3). In half precision 2 roundings of the largest magnitude in the "
-    "same 64 rows are allowed on top, 4 for gradients; a rounding is 2^-8 in bf16, 2^-11 in f16"
+    "largest absolute error that passes (default 1e-3). Half precision allows an additional 2 roundings of the largest "
+    "magnitude in the same 64 rows, or 4 for gradients. A rounding is 2^-8 in bf16 and 2^-11 in f16"
 )
 
 
@@ -39,28 +39,34 @@ def parser() -> Parser:
         kind = head_dim if name == "head_dim" else positive
         what.add_argument(f"--{name}", type=kind, help=f"without an experiment ({default})")
     what.add_argument("--mode", choices=(*MODES, "both"), default="forward")
-    what.add_argument("--kernel", action="append", metavar="NAME", help="only these; repeatable, or a comma list")
+    what.add_argument(
+        "--kernel", action="append", metavar="NAME", help="implementations to run (all); repeatable or comma-separated"
+    )
     check = result.add_argument_group("the check")
     check.add_argument("--tolerance", type=positive_number, default=1e-3, help=HALF_NOTE)
-    check.add_argument("--no-stop-on-failure", action="store_true", help="go on, and exit with 1 at the end")
+    check.add_argument(
+        "--no-stop-on-failure", action="store_true", help="continue after a failed check, and exit with 1 at the end"
+    )
     check.add_argument("--no-gpu-reference", action="store_true", help="compute the float64 reference on the CPU")
-    limits = result.add_argument_group("limits; what they leave out is reported")
-    limits.add_argument("--max-seqlen", type=positive, metavar="N", help="no longer sequences")
+    limits = result.add_argument_group("limits; the report lists everything that they leave out")
+    limits.add_argument("--max-seqlen", type=positive, metavar="N", help="skip longer sequences")
     limits.add_argument(
         "--max-seconds", type=positive_number, default=10.0, metavar="T",
-        help="for one implementation, configuration and pass (10), foretold from the configurations before it",
+        help="time limit for one implementation, configuration and pass (10), estimated from earlier configurations",
     )  # fmt: skip
-    limits.add_argument("--samples", type=positive, default=15, help="timed samples of each, 3 at least (15)")
-    limits.add_argument("--seed", type=seed, default=0, help="of the random inputs (0)")
+    limits.add_argument("--samples", type=positive, default=15, help="timed samples of each row, at least 3 (15)")
+    limits.add_argument("--seed", type=seed, default=0, help="seed of the random inputs (0)")
     out = result.add_argument_group("results")
     out.add_argument(
-        "--save-results", action="store_true", help="JSON, CSV, text and plots into a folder of its own in --output-dir"
+        "--save-results", action="store_true", help="save JSON, CSV, text and plots in a new folder in --output-dir"
     )
     out.add_argument("--output-dir", type=pathlib.Path, default=pathlib.Path("experiment_results"))
     out.add_argument("--plot-format", choices=("png", "svg"), default="png")
     out.add_argument("--no-plots", action="store_true", help="save without plots")
-    out.add_argument("--plot-all", action="store_true", help="every line in the plots of lines, not eight at most")
-    out.add_argument("--plot-from", type=pathlib.Path, metavar="JSON", help="draw what was saved; measure nothing")
+    out.add_argument("--plot-all", action="store_true", help="draw all lines in line plots, instead of at most eight")
+    out.add_argument(
+        "--plot-from", type=pathlib.Path, metavar="JSON", help="draw plots from this saved file without measuring"
+    )
     return result
 
 
@@ -85,7 +91,7 @@ def measure(options: argparse.Namespace) -> int:
     errors.require("numpy", "tqdm", purpose="attend.experiments")
     draws = options.save_results and not options.no_plots
     if draws:
-        errors.require("matplotlib", "seaborn", purpose="drawing (--no-plots does without)")
+        errors.require("matplotlib", "seaborn", purpose="drawing (not needed with --no-plots)")
     chosen, notes = catalogue.choose(names(options.kernel) if options.kernel else None)
     modes = MODES if options.mode == "both" else (options.mode,)
     chosen, forward_only = catalogue.that_have(modes, chosen)

@@ -47,9 +47,9 @@ def text(data: dict[str, Any]) -> str:
     passed = f"{checked - len(failed)} of {checked} checks against float64 passed"
     lines += ["", f"{passed} (tolerance {data['tolerance']:g})"]
     if data["stopped"] == INTERRUPTED:
-        lines.append("interrupted: what was measured until then is here")
+        lines.append("interrupted: the results so far are here")
     elif data["stopped"]:
-        lines.append(f"stopped at the first failed check; --no-stop-on-failure goes on: {data['stopped']}")
+        lines.append(f"stopped at the first failed check (--no-stop-on-failure continues): {data['stopped']}")
     return "\n".join(lines) + "\n"
 
 

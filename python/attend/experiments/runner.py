@@ -33,7 +33,9 @@ def problems(options: argparse.Namespace) -> tuple[list[tuple[str, Problem]], li
     given = {name: getattr(options, name) for name in SINGLE if getattr(options, name) is not None}
     if found and given:
         name, value = next(iter(given.items()))
-        raise UsageError(f"--{name}: {value} with an experiment, which has sizes of its own; allowed without one only")
+        raise UsageError(
+            f"--{name}: {value} with an experiment, whose sizes are fixed; allowed without an experiment only"
+        )
     if not found:
         single = Problem(*(given.get(name, default) for name, default in SINGLE.items()))
         refuse_too_large("--batch_size, --num_heads, --seq_len, --head_dim", [single])
@@ -41,7 +43,7 @@ def problems(options: argparse.Namespace) -> tuple[list[tuple[str, Problem]], li
     limit = options.max_seqlen
     long = [problem for _, problem in found if limit is not None and problem.seqlen > limit]
     if len(long) == len(found):
-        raise UsageError(f"--max-seqlen: {limit}, allowed {min(p.seqlen for p in long)} and more here")
+        raise UsageError(f"--max-seqlen: {limit}, allowed {min(p.seqlen for p in long)} or more here")
     notes = [f"left out, beyond --max-seqlen {limit}: {', '.join(map(str, long))}"] if long else []
     return [pair for pair in found if pair[1] not in long], notes
 

@@ -212,7 +212,7 @@ def constant(settings: Any) -> Any:
     for name, value in settings._asdict().items():
         if isinstance(value, jax.core.Tracer):
             raise ArgumentError(
-                f"{name}: traced by JAX, allowed a number that is known before (jax.jit: static_argnames)"
+                f"{name}: traced by JAX, allowed a number that is known at trace time (jax.jit: static_argnames)"
             )
     _core.check_settings(settings)
     numbers = {x: float(getattr(settings, x)) for x in _NUMBERS if getattr(settings, x) is not None}
@@ -227,7 +227,9 @@ def _philox_state(seed: Any, offset: Any) -> Any:
         raise ArgumentError("seed: None with dropout_p, allowed a number, an array of one, or a key of jax.random")
     if _versions.is_key(seed):
         if not isinstance(offset, int) or offset != 0:
-            raise ArgumentError("offset: given with a key, allowed with a number only: jax.random.fold_in makes others")
+            raise ArgumentError(
+                "offset: given with a key, allowed with a number only: jax.random.fold_in makes other keys"
+            )
         words = jax.random.key_data(seed).reshape(-1).astype(jnp.uint32)  # split keys are already hashes
         return jnp.concatenate([words, jnp.zeros(4, jnp.uint32)])[:4]
     return jnp.concatenate([_words("seed", seed), _words("offset", offset)])

@@ -31,7 +31,7 @@ def attention(call: Call, wants_lse: bool) -> Any:
     def forward(*tensors: Any) -> tuple[Any, Any]:
         for name, x in zip(call.operands, tensors):
             if name in NO_GRADIENT_TENSORS and x.perturbed and jnp.issubdtype(x.value.dtype, jnp.floating):
-                raise ArgumentError(f"{name}: to be differentiated, allowed jax.lax.stop_gradient of it")
+                raise ArgumentError(f"{name}: differentiated, allowed jax.lax.stop_gradient of it")
         values = tuple(x.value for x in tensors)
         o, lse = forward_of(call, ("o", "lse"))(*values)
         o, lse = checkpoint_name(o, "attend_o"), checkpoint_name(lse, "attend_lse")

@@ -69,7 +69,8 @@ def dot_product_attention(
         if type(error).__name__ != "InconclusiveDimensionOperation":
             raise
         raise UnsupportedError(
-            f"key: seqlen {seqlen_k} beside {seqlen_q} rows, allowed lengths whose order is known with a causal mask"
+            f"key: seqlen {seqlen_k} with {seqlen_q} rows, allowed with a causal mask: lengths "
+            "of which the larger is known"
         ) from None
     mask = _both(mask, seen)
     lengths_q = _lengths("query_seq_lengths", query_seq_lengths, q.shape[0])

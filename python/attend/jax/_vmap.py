@@ -17,7 +17,9 @@ class Folding:
 
     def __init__(self, size: int, call: Call, q: Any, q_is_mapped: bool) -> None:
         if call.settings.dropout_p:
-            raise UnsupportedError("dropout_p: with vmap, allowed 0 only: what a seed drops is defined for one call")
+            raise UnsupportedError(
+                "dropout_p: with vmap, allowed 0 only: the entries that a seed drops are defined for one call"
+            )
         self._size, self._is_packed = size, call.settings.layout == "thd"
         self._batch = q.shape[1 if q_is_mapped else 0]
         # The mapped dimension must follow a sharded dimension, so that the merged dimension can stay sharded.

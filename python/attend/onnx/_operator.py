@@ -139,7 +139,7 @@ def _four_dimensions(q: Any, k: Any, v: Any, q_num_heads: Optional[int], kv_num_
     for name, x, of_heads in (("Q", q, "q_num_heads"), ("K", k, "kv_num_heads"), ("V", v, "kv_num_heads")):
         heads = q_num_heads if name == "Q" else kv_num_heads
         if x.ndim != q.ndim or x.ndim not in (3, 4):
-            raise ArgumentError(f"{name}: {x.ndim} dimensions, allowed 3 or 4, of Q, K and V the same")
+            raise ArgumentError(f"{name}: {x.ndim} dimensions, allowed 3 or 4, the same for Q, K and V")
         if x.ndim == 3:
             if heads is None or heads < 1 or x.shape[2] % heads:
                 raise ArgumentError(
@@ -195,7 +195,9 @@ def _mask_of(mask: Any, shape: tuple[int, ...]) -> Any:
     full = (1,) * (4 - mask.ndim) + mask.shape
     fits = len(full) == 4 and full[3] <= shape[3] and all(n in (1, m) for n, m in zip(full[:3], shape))
     if not fits:
-        raise ArgumentError(f"attn_mask: {mask.shape}, allowed what broadcasts to {shape}; the last may be shorter")
+        raise ArgumentError(
+            f"attn_mask: {mask.shape}, allowed shapes that broadcast to {shape}; the last dimension may be shorter"
+        )
     return mask.reshape(full)
 
 

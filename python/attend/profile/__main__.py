@@ -45,9 +45,15 @@ def _options(arguments: Optional[list[str]]) -> argparse.Namespace:
         allow_abbrev=False,
         prog="python -m attend.profile",
         description=__doc__,
-        epilog="Needs ncu or nsys, a GPU and torch, except with --report. Exit status: 0 done, 2 wrong usage or lack.",
+        epilog="Requires ncu or nsys, a GPU and torch, except with --report. Exit status: 0 success, 2 wrong usage or "
+        "a missing requirement.",
     )
-    parser.add_argument("--compute", default="auto", metavar="NAME", help="a rung or backend (python -m attend info)")
+    parser.add_argument(
+        "--compute",
+        default="auto",
+        metavar="NAME",
+        help="a kernel of the ladder or a backend (python -m attend info lists them)",
+    )
     parser.add_argument("--mode", choices=("forward", "backward"), default="forward")
     parser.add_argument("--batch_size", type=_size, default=8, metavar="B")
     parser.add_argument("--num_heads", type=_size, default=16, metavar="H")
@@ -55,27 +61,27 @@ def _options(arguments: Optional[list[str]]) -> argparse.Namespace:
     parser.add_argument("--head_dim", type=_size, default=64, metavar="D")
     parser.add_argument("--dtype", choices=("f32", "f16", "bf16"), default="f32")
     parser.add_argument("--causal", action="store_true")
-    parser.add_argument("--kernel-regex", metavar="REGEX", help="kernels to look at (default: those of attend)")
+    parser.add_argument("--kernel-regex", metavar="REGEX", help="kernels to explain (default: kernels of attend)")
     parser.add_argument(
         "--report",
         type=pathlib.Path,
         metavar="FILE.csv",
-        help="explain this output of `ncu --csv --page raw`; measures nothing, needs no GPU",
+        help="explain this output of `ncu --csv --page raw`, without a measurement and without a GPU",
     )
     parser.add_argument(
         "--systems",
         action="store_true",
-        help="instead, record a time line by Nsight Systems (nsys): profile.nsys-rep in --output-dir (here)",
+        help="record a timeline with Nsight Systems (nsys) instead: profile.nsys-rep in --output-dir (default: here)",
     )
-    parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write everything measured there")
+    parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="also write all measurements to this file")
     parser.add_argument(
         "--output-dir",
         type=pathlib.Path,
         metavar="DIR",
-        help="keep profile.ncu-rep (for ncu-ui), profile.csv and ncu.log there",
+        help="keep profile.ncu-rep (for ncu-ui), profile.csv and ncu.log in this folder",
     )
     parser.add_argument(
-        "--timeout", type=float, default=600.0, metavar="S", help="seconds for the profiler (default 600)"
+        "--timeout", type=float, default=600.0, metavar="S", help="time limit of the profiler in seconds (default 600)"
     )
     options = parser.parse_args(arguments)
     for name in ("report", "json", "kernel_regex"):
@@ -86,7 +92,7 @@ def _options(arguments: Optional[list[str]]) -> argparse.Namespace:
 
 def _size(text: str) -> int:
     if not text.isdecimal() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r}, allowed a number from 1 on")
+        raise argparse.ArgumentTypeError(f"{text!r}, allowed 1 or more")
     return int(text)
 
 
@@ -111,7 +117,7 @@ def _problem(options: argparse.Namespace) -> output.Problem:
 def _record_call(options: argparse.Namespace) -> str:
     timeline.find_nsys()
     if not attend.gpus():
-        raise UsageError("no NVIDIA GPU here, which --systems needs")
+        raise UsageError("no NVIDIA GPU is visible, which --systems requires")
     folder = options.output_dir or pathlib.Path()
     files.prepare_folder("--output-dir", folder)
     return f"wrote {timeline.record(_problem(options), folder, options.timeout)}: open it with nsys-ui"
@@ -121,7 +127,7 @@ def _explain_call(options: argparse.Namespace) -> dict[str, Any]:
     problem = _problem(options)
     tool = collect.version(collect.find_ncu())
     if not attend.gpus():
-        raise UsageError("no NVIDIA GPU here: --report FILE.csv explains a report from elsewhere")
+        raise UsageError("no NVIDIA GPU is visible: use --report FILE.csv to explain a report from another machine")
     with tempfile.TemporaryDirectory(prefix="attend_profile_") as scratch:
         folder = options.output_dir or pathlib.Path(scratch)
         files.prepare_folder("--output-dir", folder)

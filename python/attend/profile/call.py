@@ -21,7 +21,7 @@ def main() -> int:
     try:
         import torch
     except ImportError:
-        return _fail("torch is not installed, which the profiled call needs for memory on the GPU")
+        return _fail("torch is not installed, but the profiled call allocates its GPU memory with torch")
     if not torch.cuda.is_available():
         return _fail("torch finds no GPU (a build for the CPU only, or no driver)")
     import attend

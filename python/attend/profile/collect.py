@@ -14,7 +14,7 @@ from attend.profile.call import FAILURE
 from attend.profile.output import Problem
 
 PERMISSION = (
-    "ERR_NVGPUCTRPERM: the driver keeps the performance counters for administrators; run as root (a container needs "
+    "ERR_NVGPUCTRPERM: the driver restricts the performance counters to administrators; run as root (a container needs "
     "--cap-add=SYS_ADMIN), or load the driver with NVreg_RestrictProfilingToAdminUsers=0"
 )
 
@@ -79,7 +79,9 @@ def collect(problem: Problem, folder: pathlib.Path, kernel_regex: str, timeout_s
     try:
         done = run(profile_command(ncu, problem, report, kernel_regex), timeout_s)
     except subprocess.TimeoutExpired:
-        raise CollectError(f"ncu did not finish within {timeout_s:.0f} s: a smaller problem, or --timeout") from None
+        raise CollectError(
+            f"ncu did not finish within {timeout_s:.0f} s: choose a smaller problem or a larger --timeout"
+        ) from None
     (folder / "ncu.log").write_text(done.stdout)
     if done.returncode != 0 or not report.exists():
         raise CollectError(failure(done.stdout))
@@ -101,7 +103,7 @@ def failure(log: str) -> str:
             return said.removeprefix(start)
     if "No kernels were profiled" in log:
         return "no kernel of the call was profiled: does --kernel-regex match its name?"
-    return "ncu failed or wrote no report, and said: " + (lines[-1] if lines else "nothing")
+    return "ncu failed or wrote no report. Its last line: " + (lines[-1] if lines else "nothing")
 
 
 def run(command: list[str], timeout_s: float | None = None) -> subprocess.CompletedProcess[str]:

@@ -55,18 +55,18 @@ def diagnose(m: Measures, limits: Thresholds = THRESHOLDS) -> Diagnosis:
 def _bound(m: Measures, limits: Thresholds) -> tuple[str, list[str]]:
     resources = m.resources()
     if not resources:
-        return "unknown", ["The report has no measurement of any resource: what bounds the kernel cannot be said."]
+        return "unknown", ["The report has no measurement of any resource, so the bound of the kernel is unknown."]
     (first, used), rest = resources[0], resources[1:]
     if used < limits.bound:
         sentence = (
-            f"Bound by latency: no unit is near its ceiling (the highest: {first.label}, {used:.0f} %), because warps "
-            "wait for one another or for answers, and there are too few others to fill the time."
+            f"Bound by latency: no unit is near its ceiling (the highest is {first.label}, {used:.0f} %). Warps wait "
+            "for one another or for results, and too few other warps can run in the meantime."
         )
         return "latency", [sentence]
     judgement = (
-        "That is close to the ceiling: a faster kernel has to need less of it."
+        "That is close to the ceiling, so a faster kernel has to use this resource less."
         if used >= limits.ceiling
-        else "That is the nearest ceiling; what is left of it is lost to waiting."
+        else "No other resource is closer to its ceiling. The rest of the time is lost to waiting."
     )
     sentences = [f"Bound by {first.label}, {used:.0f} % of the peak: {first.meaning}. {judgement}"]
     near = [f"{metric.label} ({value:.0f} %)" for metric, value in rest if used - value <= limits.near]
@@ -87,7 +87,7 @@ def _waits(m: Measures, bound: str, limits: Thresholds) -> list[str]:
         share = f"{100 * stall.share:.0f} % of a warp's time is `{stall.reason}`"
         known = STALLS.get(stall.reason)
         if known is None:
-            sentences.append(f"{share}, for which this table has no words: see Nsight Compute's documentation.")
+            sentences.append(f"{share}, which this command does not describe: see Nsight Compute's documentation.")
         elif bound == "latency":
             sentences.append(f"{share}: {known.meaning}. What helps: {known.remedy}.")
         else:
@@ -101,13 +101,13 @@ def _memory(m: Measures, limits: Thresholds) -> list[str]:
     if wavefronts and conflicts is not None and conflicts / wavefronts >= limits.conflict_share:
         sentences.append(
             f"{100 * conflicts / wavefronts:.0f} % of the wavefronts of shared memory are bank conflicts: threads of a "
-            "warp ask for different words of one bank. A swizzle (rung 13) or padded rows (03, 08) avoid them."
+            "warp access different words of one bank. A swizzle (rung 13) or padded rows (03, 08) avoid them."
         )
     sectors = m.get("load_sectors")
     if sectors is not None and sectors > limits.load_sectors:
         sentences.append(
-            f"A global load touches {sectors:.1f} sectors of 32 bytes: neighbouring threads do not read neighbouring "
-            "words. A tile that is copied by whole lines (rung 03) needs 4 to 16."
+            f"A global load touches {sectors:.1f} sectors of 32 bytes, so neighbouring threads do not read "
+            "neighbouring words. A copy in full lines (rung 03) needs 4 to 16."
         )
     return sentences
 
@@ -118,22 +118,26 @@ def _occupancy(m: Measures, limits: Thresholds) -> list[str]:
     waves = m.get("waves")
     if active is not None and elapsed and active / elapsed < limits.busy_share:
         reason = (
-            f": the blocks make {waves:.2f} waves, too few to fill it evenly" if waves is not None and waves < 2 else ""
+            f", because the blocks make {waves:.2f} waves, too few to fill all of them evenly"
+            if waves is not None and waves < 2
+            else ""
         )
         share = f"{100 * active / elapsed:.0f} %"
-        sentences.append(f"A multiprocessor has work in {share} of the cycles, on the average{reason}.")
+        sentences.append(f"On average, a multiprocessor has work in {share} of the cycles{reason}.")
     achieved, possible = m.get("occupancy"), m.get("occupancy_limit")
     if achieved is not None:
         limiters = m.occupancy_limiters()
-        text = f"Occupancy: {achieved:.0f} % of the warps that a multiprocessor could hold"
-        text += f", of {possible:.0f} % possible" if possible is not None else ""
+        text = f"Occupancy: {achieved:.0f} % of the warps that a multiprocessor can hold"
+        text += f"; this kernel allows {possible:.0f} %" if possible is not None else ""
         if limiters is not None:
             labels, blocks = limiters
-            text += f"; not more than {blocks} block{'s' if blocks != 1 else ''} at once because of "
+            text += f", with at most {blocks} block{'s' if blocks != 1 else ''} at a time because of "
             text += " and ".join(labels)
         sentences.append(text + ".")
         if possible and achieved / possible < limits.occupancy_share:
-            sentences.append("That is well below it: blocks of different length leave places empty at the end.")
+            sentences.append(
+                "That is well below the possible value: blocks of different length leave slots empty at the end."
+            )
     return sentences
 
 
@@ -144,7 +148,8 @@ def _spills(m: Measures) -> list[str]:
     if not loads and not stores:
         return ["No register is spilled to local memory."]
     sentence = (
-        f"Local memory is used: {loads or 0:.0f} loads and {stores or 0:.0f} stores (instructions of warps). Registers "
-        "are spilled, or an array is indexed by a variable: smaller tiles or fewer blocks on a multiprocessor."
+        f"The kernel uses local memory: {loads or 0:.0f} loads and {stores or 0:.0f} stores (warp instructions). "
+        "Either registers are spilled, or an array is indexed by a variable. Smaller tiles or fewer blocks per "
+        "multiprocessor help."
     )
     return [sentence]

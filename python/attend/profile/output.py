@@ -90,7 +90,7 @@ def _table(data: dict[str, Any]) -> list[str]:
     if "duration" in values:
         speed = f", {data['tflops']:.1f} TFLOP/s of the call" if data["tflops"] else ""
         if data["problem"] and data["kernel_regex"]:
-            speed = ", no TFLOP/s of the call: --kernel-regex left the time of its other kernels out"
+            speed = ", no TFLOP/s of the call: --kernel-regex excludes the time of its other kernels"
         rows.append(("duration", f"{_time_text(values['duration'])}{speed}"))
     if "sm_clock" in values:
         rows.append(("clock", f"{values['sm_clock'] / 1e6:.0f} MHz"))

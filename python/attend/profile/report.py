@@ -68,7 +68,7 @@ def parse(text: str) -> list[Launch]:
         elif row != header:
             launches.append(_launch(header, units, row))
     if not launches:
-        raise ReportError("no launch in it: was the kernel skipped, or stopped by an error?")
+        raise ReportError("no launch in it; was the kernel skipped, or stopped by an error?")
     return launches
 
 

@@ -20,7 +20,7 @@ def find_nsys() -> str:
     Raises:
         CollectError if it is not installed.
     """
-    return find_tool("nsys", "Nsight Systems, a package of its own beside the CUDA toolkit")
+    return find_tool("nsys", "Nsight Systems, which is not part of the CUDA toolkit")
 
 
 def timeline_command(nsys: str, problem: Problem, report: pathlib.Path) -> list[str]:
@@ -44,12 +44,14 @@ def record(problem: Problem, folder: pathlib.Path, timeout_s: float) -> pathlib.
     try:
         done = run(timeline_command(nsys, problem, report), timeout_s)
     except subprocess.TimeoutExpired:
-        raise CollectError(f"nsys did not finish within {timeout_s:.0f} s: a smaller problem, or --timeout") from None
+        raise CollectError(
+            f"nsys did not finish within {timeout_s:.0f} s: choose a smaller problem or a larger --timeout"
+        ) from None
     (folder / "nsys.log").write_text(done.stdout)
     lines = done.stdout.splitlines()
     said = next((line.removeprefix(FAILURE) for line in lines if line.startswith(FAILURE)), None)
     if said is None and (done.returncode != 0 or not report.exists()):
-        said = "nsys failed or wrote no report, and said: " + (lines[-1] if lines else "nothing")
+        said = "nsys failed or wrote no report. Its last line: " + (lines[-1] if lines else "nothing")
     if said is not None:
         raise CollectError(said)
     return report

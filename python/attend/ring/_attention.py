@@ -124,7 +124,9 @@ def ring_attention(
     Source: Liu, Zaharia, Abbeel, Ring Attention with Blockwise Transformers (2023); docs/ring.md.
     """
     if not is_torch(q):
-        raise ArgumentError(f"q: {type(q).__name__}, allowed a torch.Tensor (attend.ring.attention takes other arrays)")
+        raise ArgumentError(
+            f"q: {type(q).__name__}, allowed a torch.Tensor (attend.ring.attention supports other arrays)"
+        )
     options = dict(
         layout=layout, causal=causal, window=window, scale=scale, softcap=softcap, bias=bias, mask=mask,
         alibi_slopes=alibi_slopes, sinks=sinks, dropout_p=dropout_p, seed=seed, offset=offset,
@@ -246,7 +248,7 @@ def backward(
     from attend import _arrays
 
     if options.get("seed") is None and options.get("dropout_p"):
-        raise ArgumentError("seed: None with dropout_p > 0, allowed the number that `attention` was given")
+        raise ArgumentError("seed: None with dropout_p > 0, allowed the seed of the forward call")
     extras, settings, _ = _resolved("backward", q, options)
 
     def call(q_in: Any, *rest: Any) -> None:

@@ -95,13 +95,13 @@ def _check(buffers: list[Any], dims: list[int], kept: list[Any]) -> None:
         if not is_torch(buffer):
             raise ArgumentError(f"buffers[{n}]: {type(buffer).__name__}, allowed a torch.Tensor")
         if buffer.is_inference():
-            raise ArgumentError(f"buffers[{n}]: made in inference mode, allowed tensors whose memory may be replaced")
+            raise ArgumentError(f"buffers[{n}]: made in inference mode, allowed tensors made outside of it")
         if buffer.requires_grad:
             raise ArgumentError(
                 f"buffers[{n}]: requires grad, allowed tensors that do not (attend.ring.shard is differentiable)"
             )
     if not all(any(x is buffer for buffer in buffers) for x in kept):
-        raise ArgumentError("no_restore_buffers: one that is not among the buffers, allowed those only")
+        raise ArgumentError("no_restore_buffers: one that is not among the buffers, allowed buffers only")
 
 
 def _routing(group: str, sharding: str) -> Any:
@@ -133,11 +133,11 @@ def _attention(
     from attend._sdpa import four_dims, leading, same_heads
 
     if attn_mask is not None:
-        raise UnsupportedError("attn_mask: given within attend.ring.context_parallel, attend takes None there only")
+        raise UnsupportedError("attn_mask: given within attend.ring.context_parallel, attend supports None there only")
     if is_causal and query.shape[-2] != key.shape[-2]:
         raise UnsupportedError(
             f"is_causal: with {query.shape[-2]} rows and {key.shape[-2]} keys within attend.ring.context_parallel, "
-            "attend takes equal numbers only"
+            "attend supports equal numbers only"
         )
     lead = leading(query, key, value)
     q, k, v = same_heads([four_dims(x, lead) for x in (query, key, value)], enable_gqa)

@@ -165,7 +165,7 @@ def _connect(group: Any, index: int, timeout_s: float, copy_engines: bool) -> _c
 
     rank, size = dist.get_rank(group), dist.get_world_size(group)
     if rank < 0:
-        raise ArgumentError("group: one that this rank is not in, allowed a group of this rank")
+        raise ArgumentError("group: this rank is not in it, allowed a group of this rank")
     if index < 0:
         messages = GroupMessages(group, timeout_s)
         # Closes immediately, even if another object holds the messages: a thread in a call, or an error's traceback.

@@ -15,29 +15,30 @@ from attend.ring._telling import told
 _Function = Callable[..., Any]
 _told = told(door_of_group, "group", traceable=True)
 
-_DENSE = """Attention of q (batch, rows, heads_q, head_dim), k and v (batch, rows, heads_k, head_dim): the rank's rows.
+_DENSE = """Attention of a sequence that is distributed over the ranks of a group.
 
-    The tokens are dealt out {how}. The options are those of `attend.ring.ring_attention`: softmax_scale is scale, and
-    window_size is window. Masks are those of the whole sequence. With dropout_p > 0 rank 0 draws the seed.
+    q (batch, rows, heads_q, head_dim), k and v (batch, rows, heads_k, head_dim) are the rows of this rank. {how} The
+    options are those of `attend.ring.ring_attention`; softmax_scale is scale, and window_size is window. Masks apply
+    to positions in the full sequence. With dropout_p > 0, rank 0 draws the seed.
 
     Returns:
         out, or with return_attn_probs (out, softmax_lse f32 (batch, heads_q, rows), None).
     """
-_VARLEN = """The same of packed sequences, q (rows, heads_q, head_dim), each dealt out over the ranks by itself.
+_VARLEN = """Attention of packed sequences, q (rows, heads_q, head_dim). Each sequence is distributed over the ranks.
 
     Arguments:
-        cu_seqlens: i32 (sequences + 1): offsets of the **rank's** rows, the same on every rank: those of the whole,
-            divided by the number of ranks.
-        max_seqlen: likewise, an upper bound of the rank's lengths.
-        The others as in `{dense}`.
+        cu_seqlens: i32 (sequences + 1): offsets of the sequences in the **rank's** rows. These are the offsets in the
+            full sequences divided by the number of ranks, so they are the same on every rank.
+        max_seqlen: upper bound of the sequence lengths on a rank, also divided by the number of ranks.
+        All other arguments are those of `{dense}`.
 
     Returns:
         out, or with return_attn_probs (out, softmax_lse f32 (heads_q, rows), None).
     """
 _HOW = {
-    "contiguous": "in one piece a rank",
-    "zigzag": "in two pieces a rank, r and 2 N - 1 - r of 2 N",
-    "striped": "one by one, every N-th from r on",
+    "contiguous": "Each rank has one contiguous piece of the sequence.",
+    "zigzag": "The sequence has 2 N pieces on N ranks. Rank r has the pieces r and 2 N - 1 - r.",
+    "striped": "On N ranks, rank r has every N-th token, starting at token r.",
 }
 
 
@@ -131,7 +132,7 @@ def _packed_form(
     """Gives `packed` a name, a docstring, and the signature of `func` with these tensors instead of q, k and v."""
     packed.__signature__ = _with_tensors(func, tensors)  # type: ignore[attr-defined]
     function: _Function = _told(packed)
-    _name(function, f"{prefix}_{form}_func", f"`{prefix}_func` of {what}; nothing is copied.")
+    _name(function, f"{prefix}_{form}_func", f"`{prefix}_func` with {what}. No tensor is copied.")
     return function
 
 

@@ -140,7 +140,7 @@ def _check_causal(causal: bool, window_size: Sequence[int], alibi_slopes: Any) -
     for name, x, off in (("window_size", tuple(window_size), (-1, -1)), ("alibi_slopes", alibi_slopes, None)):
         if x is not off and x != off:
             shown = type(x).__name__ if hasattr(x, "shape") else repr(x)
-            raise UnsupportedError(f"{name}: {shown} without causal, attend takes {off!r} only")
+            raise UnsupportedError(f"{name}: {shown} without causal, attend supports {off!r} only")
 
 
 def _agree(q: Any, k: Any, v: Any, settings: Any) -> None:

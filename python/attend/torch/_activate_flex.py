@@ -27,7 +27,7 @@ def activate() -> None:
     ours = _code_for(function)
     if ours is None:
         warnings.warn(
-            "attend.activate(): this torch's flex_attention is not the function that attend knows, and stays",
+            "attend.activate(): torch's flex_attention stays, because it is not the function that attend recognises",
             stacklevel=3,
         )
         return

@@ -59,4 +59,6 @@ def refuse_vmap() -> None:
     """Refuses vmap, because torch has no way to specify whether its calls drop the same entries."""
     for interpreter in _interpreters() or ():
         if interpreter.key().name == "Vmap":
-            raise UnsupportedError("dropout_p: with vmap, allowed 0 only: what a seed drops is defined for one call")
+            raise UnsupportedError(
+                "dropout_p: with vmap, allowed 0 only: the entries that a seed drops are defined for one call"
+            )

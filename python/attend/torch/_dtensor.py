@@ -52,8 +52,8 @@ def _register() -> None:
 def refuse_dropout(dropout_p: float, *tensors: Any) -> None:
     if dropout_p and any(map(is_dtensor, tensors)):
         raise UnsupportedError(
-            f"dropout_p: {dropout_p} with DTensor, allowed 0 only: what a seed drops depends on the batch and the head "
-            "in the whole tensor. Call attend with to_local(), and a seed for each rank"
+            f"dropout_p: {dropout_p} with DTensor, allowed 0 only: the entries that a seed drops depend on "
+            "the batch and the head in the whole tensor. Call attend with to_local(), and a seed for each rank"
         )
 
 

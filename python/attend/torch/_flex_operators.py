@@ -76,7 +76,7 @@ def _tiles_of_number(token: torch.Tensor) -> Optional[Tiles]:
     number = int(token)
     if number != _NONE and number not in _tiles:
         raise UnsupportedError(
-            "block_mask: its tiles are gone, allowed a backward pass with the tensors of its forward"
+            "block_mask: its tiles have been freed, allowed a backward pass with the tensors of its forward pass"
         )
     return _tiles.get(number)
 

@@ -226,6 +226,6 @@ def check_tensor(name: str, x: Any, owner: str = "q") -> None:
     if x.device.type not in ("cpu", "cuda", "meta"):
         raise UnsupportedError(f"{name}: on {x.device}, attend runs on cpu and cuda")
     if x.is_quantized:
-        raise UnsupportedError(f"{name}: dtype {x.dtype}, attend takes no quantized tensors; dequantize() it")
+        raise UnsupportedError(f"{name}: dtype {x.dtype}, attend supports no quantized tensors; dequantize() it")
     if x.layout != torch.strided:
-        raise UnsupportedError(f"{name}: layout {x.layout}, attend takes dense strided tensors")
+        raise UnsupportedError(f"{name}: layout {x.layout}, attend supports dense strided tensors")

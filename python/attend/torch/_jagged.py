@@ -22,7 +22,7 @@ def sdpa(
 ) -> Any:
     """attend.sdpa of query (batch, heads, ragged, head_dim). key and value have the same form."""
     if attn_mask is not None:
-        raise UnsupportedError("attn_mask: with nested tensors, attend takes is_causal only")
+        raise UnsupportedError("attn_mask: with nested tensors, attend supports is_causal only")
     q, k, v = (_packed(name, x) for name, x in (("query", query), ("key", key), ("value", value)))
     if not enable_gqa and not q.shape[1] == k.shape[1] == v.shape[1]:
         raise ArgumentError(f"key: {k.shape[1]} heads, allowed {q.shape[1]} as query (fewer with enable_gqa=True)")
@@ -39,14 +39,14 @@ def sdpa(
 def _packed(name: str, x: Any) -> Any:
     """Returns (tokens, heads, head_dim) of a tensor whose sequences are stored one after another."""
     if not (getattr(x, "is_nested", False) and x.layout == torch.jagged):
-        raise UnsupportedError(f"{name}: layout {x.layout}, attend takes nested tensors in layout torch.jagged only")
+        raise UnsupportedError(f"{name}: layout {x.layout}, attend supports nested tensors in layout torch.jagged only")
     if x.dim() != 4 or x.lengths() is not None:
         raise UnsupportedError(
-            f"{name}: {x.dim()} dimensions, attend takes (batch, heads, ragged, head_dim) without holes"
+            f"{name}: {x.dim()} dimensions, attend supports (batch, heads, ragged, head_dim) without holes"
         )
     rows = x.transpose(1, 2)  # (batch, ragged, heads, head_dim)
     if rows._ragged_idx != 1:
-        raise UnsupportedError(f"{name}: dimension {x._ragged_idx} is ragged, attend takes nested tensors with 2")
+        raise UnsupportedError(f"{name}: dimension {x._ragged_idx} is ragged, attend supports nested tensors with 2")
     return rows.values()
 
 

@@ -42,7 +42,7 @@ def attention(
     refuse_tracers(score.what, given)
     for x in given:
         if type(x) not in (torch.Tensor, torch.nn.Parameter):
-            raise UnsupportedError(f"{score.what}: given with a {type(x).__name__}, allowed with plain tensors only")
+            raise UnsupportedError(f"{score.what}: given with a {type(x).__name__}, allowed with ordinary tensors only")
     refuse_tangents(*given)
     with_autograd = with_autograd and torch.is_grad_enabled()
     if with_autograd and q.is_cuda:
@@ -215,7 +215,7 @@ def _in_rows(captures: tuple[Any, ...]) -> tuple[Any, ...]:
 def view_of_host_capture(name: str, x: torch.Tensor) -> Any:
     """Returns the view of a tensor that a mask function reads, which must be in CPU memory."""
     if type(x) not in (torch.Tensor, torch.nn.Parameter):
-        raise UnsupportedError(f"captures: '{name}': a {type(x).__name__}, allowed plain tensors only")
+        raise UnsupportedError(f"captures: '{name}': a {type(x).__name__}, allowed ordinary tensors only")
     if x.device.type != "cpu":
         raise ArgumentError(f"captures: '{name}': on {x.device}, allowed on the CPU; or device={str(x.device)!r}")
     return view_of_rows(_in_rows((_tensor(name, x, x.device),))[0])
@@ -226,7 +226,7 @@ def view_of_near_capture(name: str, x: torch.Tensor, index: int) -> Any:
     if not x.is_cuda:
         return view_of_host_capture(name, x)
     if type(x) not in (torch.Tensor, torch.nn.Parameter):
-        raise UnsupportedError(f"captures: '{name}': a {type(x).__name__}, allowed plain tensors only")
+        raise UnsupportedError(f"captures: '{name}': a {type(x).__name__}, allowed ordinary tensors only")
     if x.get_device() != index:
         raise ArgumentError(f"captures: '{name}': on {x.device}, allowed on cuda:{index} or the CPU")
     return view_of_rows(_in_rows((_tensor(name, x, x.device),))[0])
@@ -244,7 +244,7 @@ def _tensor(name: str, x: Any, device: torch.device) -> torch.Tensor:
         return x
     is_number = isinstance(x, (bool, int, float))  # Dynamo cannot trace `type(x).__module__` of a number
     if not is_number and type(x).__module__.startswith("numpy.ma"):
-        raise UnsupportedError(f"captures: '{name}': {type(x).__name__}, attend knows no masked elements")
+        raise UnsupportedError(f"captures: '{name}': {type(x).__name__}, attend does not support masked elements")
     try:
         if isinstance(x, float):
             here = torch.tensor(x, dtype=torch.float64)
@@ -256,5 +256,7 @@ def _tensor(name: str, x: Any, device: torch.device) -> torch.Tensor:
             here = torch.as_tensor(x)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         why = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ArgumentError(f"captures: '{name}': {type(x).__name__}, allowed what torch reads: {why}") from error
+        raise ArgumentError(
+            f"captures: '{name}': {type(x).__name__}, allowed a value that torch.as_tensor accepts: {why}"
+        ) from error
     return here.to(device)

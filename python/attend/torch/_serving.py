@@ -151,7 +151,7 @@ def _check(call: str, owner: torch.Tensor, named: dict[str, Any]) -> None:
         raise UnsupportedError(f"{call}: under a transform of torch.func, allowed outside of one")
     for name, x in named.items():
         if _dtensor.is_dtensor(x):
-            raise UnsupportedError(f"{name}: a DTensor, {call} takes the tensors of one device; to_local() gives one")
+            raise UnsupportedError(f"{name}: a DTensor, {call} supports tensors of one device only; use to_local()")
         check_tensor(name, x, _OWNERS[call])
         if x.device != owner.device:
             raise ArgumentError(f"{name}: on {x.device}, allowed the device of the call, {owner.device}")

@@ -60,7 +60,9 @@ class _Folding:
 
     def __init__(self, size: int, settings: Settings, q: Any, q_dim: Optional[int]) -> None:
         if settings.dropout_p:
-            raise UnsupportedError("dropout_p: with vmap, allowed 0 only: what a seed drops is defined for one call")
+            raise UnsupportedError(
+                "dropout_p: with vmap, allowed 0 only: the entries that a seed drops are defined for one call"
+            )
         self.size, self._is_packed = size, settings.layout == "thd"
         self._batch = next(n for d, n in enumerate(q.shape) if d != q_dim)
 

@@ -88,7 +88,7 @@ def _heads(x: Any, are_shared: bool = False) -> Any:
 def _bias(bias: Any, query: Any) -> Any:
     if not isinstance(bias, torch.Tensor) or not bias.is_floating_point():
         found = bias.dtype if isinstance(bias, torch.Tensor) else type(bias).__name__
-        raise UnsupportedError(f"attn_bias: {found}, attend takes a float tensor, with -inf where nothing is seen")
+        raise UnsupportedError(f"attn_bias: {found}, attend supports a float tensor, with -inf for masked pairs")
     if bias.dim() != query.dim():
         raise ArgumentError(f"attn_bias: {bias.dim()} dimensions, allowed {query.dim()} {_OF_BIAS[query.dim()]}")
     if query.dim() == 3:

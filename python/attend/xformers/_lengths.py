@@ -33,7 +33,7 @@ def _tensor(numbers: Sequence[int], device: torch.device) -> torch.Tensor:
 
 def _lengths(name: str, lengths: Any) -> list[int]:
     if isinstance(lengths, torch.Tensor) or not all(isinstance(n, int) and n >= 0 for n in lengths):
-        raise ArgumentError(f"{name}: {lengths}, allowed whole numbers from 0 on, on the host")
+        raise ArgumentError(f"{name}: {lengths}, allowed whole numbers of at least 0, on the host")
     if not lengths:
         raise ArgumentError(f"{name}: no sequence, allowed one or more")
     return list(lengths)

@@ -75,7 +75,9 @@ class Pattern(NamedTuple):
         shift = num_rows - num_keys if self.kind.is_top_left else 0
         # attend cannot express a window that begins after a row. xFormers' classes refuse it as well.
         if left >= 0 and left - shift < 0:
-            raise ArgumentError(f"attn_bias: rows that no key of {num_keys} reaches, allowed a window that does")
+            raise ArgumentError(
+                f"attn_bias: a window that hides all {num_keys} keys from some rows, allowed one that does not"
+            )
         return left if left < 0 else left - shift, right if right < 0 else right + shift
 
 
@@ -85,7 +87,7 @@ def pattern_of(attn_bias: Any) -> Optional[Pattern]:
         return None
     name = type(attn_bias).__name__
     if name not in KINDS:
-        raise UnsupportedError(f"attn_bias: {name}, attend takes None, a tensor, or one of {', '.join(KINDS)}")
+        raise UnsupportedError(f"attn_bias: {name}, attend supports None, a tensor, or one of {', '.join(KINDS)}")
     kind = KINDS[name]
     windows = {
         "all": lambda: (-1, -1),

@@ -50,7 +50,7 @@ DeviceState* state(int index) {
 DeviceInfo query(int index) {
   const Driver& d = driver();
   const DeviceIndex device = device_handle(index);
-  const std::string doing = fmt::format("asking device {} for its properties", index);
+  const std::string doing = fmt::format("querying the properties of device {}", index);
   const auto attribute = [&](DeviceAttribute which) {
     int value = 0;
     check_call(d.device_attribute(&value, which, device), "cuDeviceGetAttribute", doing);

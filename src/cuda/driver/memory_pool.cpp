@@ -78,7 +78,7 @@ void reset_memory_pool_peaks(int device) {
 MemoryPoolHandle current_memory_pool() {
   Pools& pools = all_pools();
   DeviceIndex device = 0;
-  check_call(driver().context_device(&device), "cuCtxGetDevice", "looking for the current device");
+  check_call(driver().context_device(&device), "cuCtxGetDevice", "querying the current device");
   if (device < 0 || device >= kMostDevices) {
     throw Error(ErrorCode::kUnsupported, fmt::format("device: {}, allowed 0 to {}", device, kMostDevices - 1));
   }

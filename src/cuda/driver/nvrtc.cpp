@@ -137,15 +137,15 @@ std::vector<std::string> Nvrtc::toolkit_include_folders() const {
   const char* packages = major_ < 13 ? "nvidia-cuda-runtime-cu12 nvidia-cuda-nvcc-cu12 nvidia-cuda-cccl-cu12"
                                      : "nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-cccl";
   throw Error(ErrorCode::kMissingHardware, fmt::format("mma.h and crt/mma.h: not in {}: install the CUDA toolkit, or "
-                                                       "`pip install {}` beside NVRTC",
+                                                       "`pip install {}` next to NVRTC",
                                                        fmt::join(names, ", "), packages));
 }
 
 std::vector<int> Nvrtc::supported_archs() const {
   int count = 0;
-  functions_->check(functions_->get_num_supported_archs(&count), "nvrtcGetNumSupportedArchs", "asking for them");
+  functions_->check(functions_->get_num_supported_archs(&count), "nvrtcGetNumSupportedArchs", "querying architectures");
   std::vector<int> archs(static_cast<std::size_t>(count));
-  functions_->check(functions_->get_supported_archs(archs.data()), "nvrtcGetSupportedArchs", "asking for them");
+  functions_->check(functions_->get_supported_archs(archs.data()), "nvrtcGetSupportedArchs", "querying architectures");
   return archs;
 }
 
@@ -187,8 +187,9 @@ CompileOutput Nvrtc::compile(const std::string& name, const std::string& source,
   if (result == kBuiltinOperationFailure) {
     throw Error(
         ErrorCode::kMissingHardware,
-        fmt::format("nvrtcCompileProgram: {} while {}: libnvrtc-builtins.so.{}.{} has to lie beside {}. Log: {}",
-                    nvrtc.get_error_string(result), doing, major_, minor_, path_, output.log));
+        fmt::format(
+            "nvrtcCompileProgram: {} while {}: libnvrtc-builtins.so.{}.{} has to be in the folder of {}. Log: {}",
+            nvrtc.get_error_string(result), doing, major_, minor_, path_, output.log));
   }
   if (result != kSuccess && !knows_arch_of(options)) {
     throw Error(ErrorCode::kMissingHardware,

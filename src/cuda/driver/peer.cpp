@@ -18,7 +18,7 @@ constexpr DriverResult kPeerAccessAlreadyEnabled = 704;
 constexpr DriverResult kTooManyPeers = 711;
 
 bool ask_for_access(int device, int peer) {
-  const std::string doing = fmt::format("letting device {} at the memory of device {}", device, peer);
+  const std::string doing = fmt::format("giving device {} access to the memory of device {}", device, peer);
   int can_access = 0;
   check_call(driver().can_access_peer(&can_access, device_handle(device), device_handle(peer)), "cuDeviceCanAccessPeer",
              doing);

@@ -37,7 +37,7 @@ OwnStream::~OwnStream() {
 bool is_done(StreamHandle stream) {
   const DriverResult result = driver().stream_query(stream);
   if (result == kNotReady) return false;
-  check_call(result, "cuStreamQuery", "looking at earlier work on the stream");
+  check_call(result, "cuStreamQuery", "querying earlier work on the stream");
   return true;
 }
 

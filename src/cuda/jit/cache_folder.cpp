@@ -193,7 +193,7 @@ std::string describe(const CacheInfo& info) {
 std::string describe_limit(const CacheInfo& info) {
   return fmt::format(
       "{}{}\nATTEND_CACHE_LIMIT sets it: a number of bytes, 512MiB, 2GiB, unlimited, or 0 to keep nothing on disk.\n"
-      "Beyond the limit the kernels that were not used for the longest time are removed when a new one is stored.\n",
+      "Beyond the limit the least recently used kernels are removed when a new one is stored.\n",
       core::bytes_text(info.limit), info.limit_is_default ? " (the default)" : " (ATTEND_CACHE_LIMIT)");
 }
 

@@ -52,7 +52,7 @@ std::optional<core::Lack> captured_gradients_lack(const core::Problem& p) {
   if (p.deterministic) return core::Lack{nullptr, "captures", "given", "none with deterministic"};
   for (const core::CapturedGradient& g : p.captured_gradients) {
     if (g.gradient.dtype != DType::kF32 || !is_dense(g.gradient)) {
-      return core::Lack{"captures", "a gradient", "strided or f64", "dense ones of f32 on a GPU"};
+      return core::Lack{"captures", "a gradient", "strided or f64", "contiguous f32 gradients on a GPU"};
     }
   }
   return std::nullopt;

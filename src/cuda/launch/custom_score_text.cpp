@@ -75,7 +75,7 @@ const char* element_of_capture(DType dtype) {
     case DType::kI8:
       break;
   }
-  throw Error(ErrorCode::kInternal, "score function: a capture of a dtype that was to be refused");
+  throw Error(ErrorCode::kInternal, "score function: a capture with an unsupported dtype");
 }
 
 std::string captured_type(const Tensor& captured, std::size_t rank) {

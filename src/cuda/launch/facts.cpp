@@ -222,7 +222,7 @@ std::vector<Constant> constants_of(const Facts& facts, std::int32_t taken, std::
 
 ElementType element_of(DType dtype) {
   if (const std::optional<ElementType> element = core::dtype_traits(dtype).element) return *element;
-  throw Error(ErrorCode::kInternal, fmt::format("dtype {}: no kernel takes it", dtype_name(dtype)));
+  throw Error(ErrorCode::kInternal, fmt::format("dtype {}: no kernel supports it", dtype_name(dtype)));
 }
 
 bool is_aligned(const Problem& p, int bytes) {
@@ -263,7 +263,7 @@ std::optional<Lack> part_lack(const Problem& p) {
   // Dropout computes random numbers in blocks that cover this number of keys.
   constexpr std::int64_t kKeysOfBlock = 4;
   if (p.dropout_p > 0 && (at->step != 1 || at->key_begin % kKeysOfBlock != 0)) {
-    return Lack{nullptr, "dropout_p", number<&Problem::dropout_p>, "0 where a part's keys are not four by four"};
+    return Lack{nullptr, "dropout_p", number<&Problem::dropout_p>, "0 unless a part's keys come in blocks of four"};
   }
   // With ALiBi, these kernels use the window of this ring step to decide whether a row can see keys after its diagonal.
   if (p.alibi_slopes && p.window_right > 0) {

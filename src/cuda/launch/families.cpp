@@ -91,7 +91,7 @@ std::optional<core::Lack> Family::lack(const core::Problem& p, const DeviceInfo&
   }
   const Arch* arch = device.known_arch();
   if (arch == nullptr || !supports(*arch)) {
-    return core::Lack{nullptr, "device", device_text, "GPUs that have its instructions"};
+    return core::Lack{nullptr, "device", device_text, "GPUs with the instructions that it needs"};
   }
   if (auto lack = option_lack(p, takes)) return lack;
   if (auto lack = dtype_lack(p, dtypes)) return lack;

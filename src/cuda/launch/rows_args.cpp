@@ -28,7 +28,7 @@ StoredElement stored_element(DType dtype) {
     case DType::kI64:
       break;
   }
-  throw Error(ErrorCode::kInternal, fmt::format("no kernel takes rows of {}", dtype_name(dtype)));
+  throw Error(ErrorCode::kInternal, fmt::format("no kernel supports rows of {}", dtype_name(dtype)));
 }
 
 RowsArgs rows_args(const Tensor& t) {

@@ -50,7 +50,7 @@ class RungFamily final : public Family {
     config.max_smem_per_block = device.max_smem_per_block;
     config.many_rows = many_rows;
     if (rung_.needs_alignment) config.aligned = 1;
-    const char* why = in_auto ? "plain attention, the ladder's best for these types" : "a lesson of the ladder";
+    const char* why = in_auto ? "no options: the ladder's fastest kernel for these types" : "a kernel of the ladder";
     Choice choice = {.variant = config, .why = why};
     lay_out(p, device, choice);
     return choice;

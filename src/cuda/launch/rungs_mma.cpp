@@ -78,13 +78,15 @@ Rung half_rung(int number, const char* name, const char* description, StepsOf fo
 
 std::vector<Rung> mma_rungs() {
   std::vector<Rung> rungs = {
-      half_rung(9, "warp_wmma", "rung 09: tensor cores through wmma, one warp a block", warp_wmma_forward),
-      half_rung(10, "block_wmma", "rung 10: four warps share K and V, products divided by columns", block_wmma_forward),
-      half_rung(11, "wmma_row_block", "rung 11: a warp owns its rows, O stays in registers", wmma_row_block_forward),
+      half_rung(9, "warp_wmma", "rung 09: tensor cores through wmma, one warp per block", warp_wmma_forward),
+      half_rung(10, "block_wmma", "rung 10: four warps share K and V and divide the products by columns",
+                block_wmma_forward),
+      half_rung(11, "wmma_row_block", "rung 11: each warp has its own rows, O stays in registers",
+                wmma_row_block_forward),
       half_rung(12, "mma", "rung 12: mma.sync and ldmatrix, S and P stay in registers", mma_forward),
       half_rung(13, "mma_swizzle", "rung 13: tiles without bank conflicts", mma_forward),
-      half_rung(14, "mma_qreg", "rung 14: Q in registers, one barrier a tile, 16-byte stores", mma_qreg_forward),
-      half_rung(15, "mma_qreg_async", "rung 15: cp.async, two stages, 32 rows a warp", mma_qreg_async_forward)};
+      half_rung(14, "mma_qreg", "rung 14: Q in registers, one barrier per tile, 16-byte stores", mma_qreg_forward),
+      half_rung(15, "mma_qreg_async", "rung 15: cp.async, two stages, 32 rows per warp", mma_qreg_async_forward)};
   for (Rung& wmma : std::span(rungs).first(3)) {
     wmma.toolkit_headers = true;
     wmma.folds_scale = false;  // all other rungs of this file fold the scale into the argument of exp2

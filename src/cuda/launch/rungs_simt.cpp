@@ -146,14 +146,17 @@ Rung float_rung(int number, const char* name, const char* description, StepsOf f
 
 std::vector<Rung> simt_rungs() {
   std::vector<Rung> rungs = {
-      float_rung(1, "standard", "rung 01: S and P in memory, a kernel for each step", standard_forward),
-      float_rung(2, "naive", "rung 02: one thread for each query row, online softmax", naive_forward),
-      float_rung(3, "tiled", "rung 03: a warp for each query row, tiles of keys in shared memory", tiled_forward),
-      float_rung(4, "fa1", "rung 04: tiles of keys outside, rows inside, o in memory (FlashAttention)", fa1_forward),
-      float_rung(5, "flash_2d", "rung 05: the same with a grid of threads over the scores", flash_2d_forward),
-      float_rung(6, "fa2_naive", "rung 06: rows outside, tiles of keys inside, o in registers (FlashAttention-2)",
+      float_rung(1, "standard", "rung 01: S and P in memory, one kernel per step", standard_forward),
+      float_rung(2, "naive", "rung 02: one thread per query row, online softmax", naive_forward),
+      float_rung(3, "tiled", "rung 03: one warp per query row, key tiles in shared memory", tiled_forward),
+      float_rung(4, "fa1", "rung 04: outer loop over key tiles, inner loop over rows, o in memory (FlashAttention)",
+                 fa1_forward),
+      float_rung(5, "flash_2d", "rung 05: rung 04 with a grid of threads over the scores", flash_2d_forward),
+      float_rung(6, "fa2_naive",
+                 "rung 06: outer loop over rows, inner loop over key tiles, o in registers (FlashAttention-2)",
                  fa2_naive_forward),
-      float_rung(7, "scalar2d_row_tile", "rung 07: scores and statistics of a row tile in registers, 8 x 4 a thread",
+      float_rung(7, "scalar2d_row_tile",
+                 "rung 07: scores and statistics of a row tile in registers, 8 x 4 scores per thread",
                  scalar2d_row_tile_forward)};
   Rung &standard = rungs[0], &naive = rungs[1], &fa1 = rungs[3], &flash_2d = rungs[4];
   standard.backward = standard_backward;

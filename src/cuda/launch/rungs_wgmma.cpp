@@ -45,9 +45,9 @@ std::vector<Step> wgmma_specialized_forward(const RungConfig& config) {
 std::vector<Rung> wgmma_rungs() {
   std::vector<Rung> rungs = {
       half_rung(16, "wgmma", "rung 16: warpgroup matrix products from swizzled shared memory", wgmma_forward),
-      half_rung(17, "wgmma_tma", "rung 17: tiles brought by the copy engine, waited for at mbarriers",
-                wgmma_tma_forward),
-      half_rung(18, "wgmma_specialized", "rung 18: a producer warpgroup that loads, three consumers that compute",
+      half_rung(17, "wgmma_tma", "rung 17: tiles loaded by the copy engine (TMA), with mbarriers", wgmma_tma_forward),
+      half_rung(18, "wgmma_specialized",
+                "rung 18: one producer warpgroup for loads, three consumer warpgroups for computation",
                 wgmma_specialized_forward)};
   for (Rung& rung : rungs) rung.instructions = &Arch::wgmma;
   return rungs;

@@ -94,9 +94,9 @@ class SimtFamily final : public Family {
       variant.dbias = element_of(p.dbias->dtype);
       variant.dbias_over_rows = p.dbias->shape[2] != p.max_seqlen_q;
     }
-    Choice choice = {.variant = variant, .why = "CUDA cores, which take every option"};
+    Choice choice = {.variant = variant, .why = "CUDA cores, which support every option"};
     if (few_rows && !p.is_backward) {
-      choice.why = "CUDA cores; few rows: low tiles, so that every multiprocessor gets some";
+      choice.why = "CUDA cores; few rows, so small row tiles that give every multiprocessor work";
     }
     lay_out(p, device, choice);
     return choice;

@@ -78,8 +78,8 @@ class Sm80Backward final : public Family {
     if (p.dbias) v.set_dbias(element_of(p.dbias->dtype), p.dbias->shape[2] != p.max_seqlen_q);
     Choice choice = {.variant = v,
                      .why = v.keys.adds_dq != 0
-                                ? "Ampere's tensor core instructions: one pass, which adds to dq in no fixed order"
-                                : "Ampere's tensor core instructions: two passes, dq by itself"};
+                                ? "Ampere's tensor core instructions: one pass, with atomic additions to dq"
+                                : "Ampere's tensor core instructions: two passes, one of them for dq"};
     lay_out(p, device, choice);
     return choice;
   }
@@ -182,7 +182,7 @@ class Sm80Backward final : public Family {
     if (auto lack = captured_gradients_lack(p)) return lack;
     if (p.custom_score != nullptr && p.custom_score->traits.transforms &&
         p.dbias) {  // the kernel stores ds only before it multiplies ds by the derivative of the score function
-      return core::Lack{nullptr, "dbias", "given", "none with a score function that is not the score and a term"};
+      return core::Lack{nullptr, "dbias", "given", "none with a score function other than the score plus a term"};
     }
     return head_dim_lack(p, {}, kSm80BackwardLargestHeadDim, true);
   }

@@ -49,18 +49,19 @@ class Sm80Forward final : public Family {
     const int smem = device.max_smem_per_block;
     if (puts_sums_aside(facts.element, p.max_seqlen_k)) {
       Choice choice = {.variant = sm80_forward_variant(facts, copy_bytes, sm80_long_tile(facts, smem)),
-                       .why = "Ampere's tensor core instructions: very many keys, so sums in pieces"};
+                       .why = "Ampere's tensor core instructions: very many keys, so sums are split into parts"};
       lay_out(p, device, choice);
       return choice;
     }
     Choice choice = {
         .variant = sm80_forward_variant(facts, copy_bytes, sm80_tall_tile(facts, smem)),
-        .why = "Ampere's tensor core instructions: row tiles as tall as registers and shared memory allow"};
+        .why = "Ampere's tensor core instructions: the tallest row tiles that registers and shared memory allow"};
     const auto low_if_short = sm80_short_tile(facts, smem);
     if (low_if_short && std::max(p.max_seqlen_q, p.max_seqlen_k) <= kShortSeqlen) {
-      choice = {
-          .variant = sm80_forward_variant(facts, copy_bytes, *low_if_short),
-          .why = "Ampere's tensor core instructions: short and causal, so tiles of 64 rows, which masks cut least"};
+      choice = {.variant = sm80_forward_variant(facts, copy_bytes, *low_if_short),
+                .why =
+                    "Ampere's tensor core instructions: short and causal, so tiles of 64 rows, of which the mask hides "
+                    "least"};
     }
     lay_out(p, device, choice);
     Choice other = {.variant = sm80_forward_variant(facts, copy_bytes, sm80_low_tile(facts, smem)),
@@ -122,7 +123,7 @@ class Sm80Forward final : public Family {
     const Facts facts = facts_of(p, true);
     const int widest = std::max(facts.head_dim, facts.head_dim_v);
     if (widest > kWidestLongSum && puts_sums_aside(facts.element, p.max_seqlen_k)) {
-      return core::Lack{p.head_dim == widest ? "q" : "v", "head_dim", widest, "1 to 256 where keys are very many"};
+      return core::Lack{p.head_dim == widest ? "q" : "v", "head_dim", widest, "1 to 256 if there are very many keys"};
     }
     return std::nullopt;
   }

@@ -267,19 +267,18 @@ class Sm90Backward final : public Family {
     const bool may_be_huge = p.custom_score != nullptr && p.custom_score->may_be_huge;
     if (may_be_huge && sm90_backward_tile_of(p).is_wide) {
       return core::Lack{nullptr, "score function", "given",
-                        "with a slope other than 1 or a head_dim above 128 none that adds elements of a capture or "
-                        "constants from 1024 on"};
+                        "with a slope other than 1 or a head_dim above 128 no terms that are elements of a capture or "
+                        "constants of 1024 or more"};
     }
     if (auto lack = captured_lack(p)) return lack;
     for (const auto& [tensor, head_dim] : {std::pair{"q", p.head_dim}, {"v", p.head_dim_v}}) {
       if (!p.adds_to_outputs() || (head_dim % 2 == 0 && head_dim <= kMostHeadDimInRing)) continue;
-      return core::Lack{tensor, "head_dim", head_dim, "even ones to 128 in a ring"};
+      return core::Lack{tensor, "head_dim", head_dim, "even values up to 128 in a ring"};
     }
     if (auto lack = rules_lack(p)) return lack;
     const Sm90BackwardTile tile = sm90_backward_tile_of(p);
     if (p.alibi_slopes && p.dropout_p > 0 && tile.is_persistent) {
-      return core::Lack{nullptr, "dropout_p with alibi_slopes", dropout_text,
-                        "0 where a head_dim is above 64, none above 128"};
+      return core::Lack{nullptr, "dropout_p with alibi_slopes", dropout_text, "0 if the larger head_dim is 65 to 128"};
     }
     if (p.alibi_slopes && !(p.window_right == 0 || (p.window_left < 0 && p.window_right < 0))) {
       return core::Lack{nullptr, "window_right with alibi_slopes", window_text, "0, or no window"};
@@ -297,9 +296,10 @@ class Sm90Backward final : public Family {
  private:
   [[nodiscard]] static const char* why(const Sm90BackwardVariant& v) {
     if (v.owns_heads != 0)
-      return "Hopper's tensor cores: a block for all keys of a head, whose rows stay in the L2 cache";
-    if (v.adds_up != 0) return "Hopper's tensor cores: dk and dv of a group added up in memory, for the L2 cache";
-    return "Hopper's tensor cores: the tiles that registers allow";
+      return "Hopper's tensor cores: one block for all keys of a head, so that its rows stay in the L2 cache";
+    if (v.adds_up != 0)
+      return "Hopper's tensor cores: dk and dv of a group are summed in memory, which helps the L2 cache";
+    return "Hopper's tensor cores: the largest tiles that registers allow";
   }
 
   /// Refuses gradients of captures if the tile is wide, because the wide kernels do not compute them. The other kernels
@@ -355,10 +355,10 @@ class Sm90Backward final : public Family {
     if (heads != p.num_heads_q) return core::Lack{"dbias", "heads", heads, "those of q"};
     // If there are no query rows or no batch entries, no kernel runs. Then nothing would write dbias.
     if (p.dbias->shape[2] != p.max_seqlen_q) return core::Lack{"dbias", "rows", p.dbias->shape[2], "those of q"};
-    if (batch > p.num_sequences) return core::Lack{"dbias", "batch", batch, "that of q where q has no entries"};
+    if (batch > p.num_sequences) return core::Lack{"dbias", "batch", batch, "that of q if q has no entries"};
     if (batch != p.num_sequences &&
         (p.num_sequences > kBackwardMostDtermsBlocks || sm90_backward_tile_of(p).dq_smem_bytes > kBackwardMostSmem)) {
-      return core::Lack{"dbias", "batch", batch, "that of q where it is above 8, beyond 128 columns above 5"};
+      return core::Lack{"dbias", "batch", batch, "that of q if it is above 8, or above 5 with more than 128 columns"};
     }
     return dbias_map_lack(p);
   }

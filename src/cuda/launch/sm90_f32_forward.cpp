@@ -118,7 +118,7 @@ class Sm90F32Forward final : public Family {
     tall.tile = sm90_f32_forward_tile(facts, false);
     low.tile = sm90_f32_forward_tile(facts, true);
     tall.tile.schedule = low.tile.schedule = sm90_forward_schedule(facts, p.max_seqlen_k);
-    Choice choice = {.variant = tall, .why = "Hopper's tensor cores, three products of float16 for one of float32"};
+    Choice choice = {.variant = tall, .why = "Hopper's tensor cores: three float16 products for each float32 product"};
     lay_out(p, device, choice);
     Choice other = {.variant = low, .why = "Hopper's tensor cores: few rows, so tiles of 64"};
     lay_out(p, device, other);
@@ -251,7 +251,7 @@ class Sm90F32Forward final : public Family {
     }
     if (p.alibi_slopes && (p.mask || p.block_mask != nullptr) && std::max(p.head_dim, p.head_dim_v) > kNarrow) {
       // The kernel would spill registers.
-      return core::Lack{nullptr, "alibi_slopes", "given", "none with a mask beyond head_dim 64"};
+      return core::Lack{nullptr, "alibi_slopes", "given", "none with a mask and a head_dim above 64"};
     }
     if (auto lack = length_lack(p, kMostLength)) return lack;
     if (p.mask) {

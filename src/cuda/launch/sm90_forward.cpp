@@ -78,7 +78,7 @@ class Sm90Forward final : public Family {
       v.tile.schedule = Schedule::kStatic;
       offer_choice(p, device, v, why_split, best);
     };
-    offer(tall, "Hopper's tensor cores: row tiles as tall as registers allow",
+    offer(tall, "Hopper's tensor cores: the tallest row tiles that registers allow",
           "Hopper's tensor cores: tall row tiles, whose keys several blocks share");
     if (const auto middle = sm90_forward_middle(facts, tall)) {
       offer(*middle, "Hopper's tensor cores: row tiles of 128, which fill the GPU better than taller ones",
@@ -120,7 +120,7 @@ class Sm90Forward final : public Family {
     const std::int64_t sums = sm90_aside_bytes(choice.steps[steps_before(v)].blocks, v.tile.consumers, v.head_dim_v);
     const bool dynamic = v.tile.schedule == Schedule::kDynamic;
     workspace.add({.name = "next tile", .bytes = dynamic ? std::int64_t{sizeof(uint32)} : 0, .zeroed = true});
-    workspace.add({.name = "sums put aside", .bytes = v.puts_aside != 0 ? sums : 0});
+    workspace.add({.name = "saved sums", .bytes = v.puts_aside != 0 ? sums : 0});
     workspace.add({.name = "o and lse over parts of the keys",
                    .bytes = v.splits_keys != 0 ? sm90_forward_split_bytes(p, splits_of(p, v, choice)) : 0});
     workspace.add({.name = "tiles of the mask",

@@ -49,9 +49,8 @@ DeviceCaptures::DeviceCaptures(const std::vector<core::MaskCapture>& captures, i
     if (found.type == DeviceType::kCPU) {
       copy(capture.tensor, stream);
     } else if (found.index != device) {
-      core::refuse(
-          "mask: capture '{}': on CUDA device {}, allowed on a CPU or on CUDA device {}, where the mask is made",
-          capture.name, found.index, device);
+      core::refuse("mask: capture '{}': on CUDA device {}, allowed on a CPU or on CUDA device {}, which makes the mask",
+                   capture.name, found.index, device);
     }
   }
 }

@@ -241,7 +241,8 @@ void check_stream(StreamHandle stream) {
   std::size_t num_dependencies = 0;
   check_call(driver().stream_capture(stream, &status, &capture, &graph, &dependencies, &num_dependencies),
              "cuStreamGetCaptureInfo", "making a block mask");
-  if (status != 0) core::refuse("stream: one that is being captured, allowed others: make_block_mask waits for it");
+  if (status != 0)
+    core::refuse("stream: being captured, allowed other streams, because make_block_mask waits for the stream");
 }
 
 /// Waits for the stream. If `start` is set, adds the time since `start` to `milliseconds` and records `start` again.

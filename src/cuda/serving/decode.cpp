@@ -43,7 +43,7 @@ const DeviceInfo& device_for(const core::DecodeProblem& p) {
   const DeviceInfo& device = device_of("q", p.q);
   if (!device.arch().cp_async) {
     throw Error(ErrorCode::kUnsupported,
-                fmt::format("q: on a GPU of compute capability {}.{}, decode allows 8.0 and higher", device.major,
+                fmt::format("q: on a GPU of compute capability {}.{}, decode allows 8.0 or higher", device.major,
                             device.minor));
   }
   return device;

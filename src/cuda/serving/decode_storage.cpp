@@ -101,9 +101,9 @@ void make_graph_own(GraphHandle graph, Block& block) {
   constexpr unsigned kNoSynchronization = 1, kMove = 1;
   UserObjectHandle object = nullptr;
   check_call(driver().user_object_create(&object, &block, orphan, 1, kNoSynchronization), "cuUserObjectCreate",
-             "tying the storage of decode to a graph");
+             "attaching the storage of decode to a graph");
   check_call(driver().graph_retain_object(graph, object, 1, kMove), "cuGraphRetainUserObject",
-             "tying the storage of decode to a graph");
+             "attaching the storage of decode to a graph");
 }
 
 Owner owner_of(Purpose purpose, StreamHandle stream, GraphHandle& graph) {
@@ -113,16 +113,16 @@ Owner owner_of(Purpose purpose, StreamHandle stream, GraphHandle& graph) {
   const void* dependencies = nullptr;
   std::size_t num_dependencies = 0;
   std::uint64_t capture = 0;
-  check_call(driver().context_device(&owner.device), "cuCtxGetDevice", "looking for the storage of decode");
+  check_call(driver().context_device(&owner.device), "cuCtxGetDevice", "querying the storage of decode");
   check_call(driver().stream_capture(stream, &status, &capture, &graph, &dependencies, &num_dependencies),
-             "cuStreamGetCaptureInfo", "looking for the storage of decode");
+             "cuStreamGetCaptureInfo", "querying the storage of decode");
   // While a stream is captured, the driver does not return the ID of the stream. The handle suffices instead, because
   // the stream exists at least as long as the capture.
   if (status == kCapturing) {
     owner.capture = capture;
     owner.stream = reinterpret_cast<std::uintptr_t>(stream);
   } else {
-    check_call(driver().stream_number(stream, &owner.stream), "cuStreamGetId", "looking for the storage of decode");
+    check_call(driver().stream_number(stream, &owner.stream), "cuStreamGetId", "querying the storage of decode");
   }
   return owner;
 }

@@ -277,8 +277,9 @@ DecodeVariant decode_variant(const core::DecodeProblem& p, const DecodeGpu& gpu,
   const bool by_wgmma = gpu.has_wgmma && (choose_warpgroups(v, rows, gpu.max_smem) ||
                                           choose_halves_of_columns(v, p.heads_per_group(), gpu.max_smem));
   if (!by_wgmma && !choose_rows_and_boxes(v, boxes, rows, gpu.max_smem)) {
-    refuse(fmt::format("q: head_dim {} with head_dim_v {} of {}, more than a GPU with {} bytes of shared memory takes",
-                       p.head_dim, p.head_dim_v, dtype_name(p.q.dtype), gpu.max_smem));
+    refuse(
+        fmt::format("q: head_dim {} with head_dim_v {} of {}, more than a GPU with {} bytes of shared memory supports",
+                    p.head_dim, p.head_dim_v, dtype_name(p.q.dtype), gpu.max_smem));
   }
   v.half_rows = rows <= 4 && v.rows * v.row_parts == 8 ? 1 : 0;
   choose_slots(v, gpu, items_of(p, v));

@@ -79,9 +79,9 @@ class Model {
     double last_us = 0;
     for (int step = 0; step < plan_.num_ranks(); ++step) {
       RingStep s;
-      s.what = step == 0
-                   ? "step 0: products with its own keys"
-                   : fmt::format("step {0}: products with the keys of {0} rank{1} before", step, step == 1 ? "" : "s");
+      s.what = step == 0 ? "step 0: products with the rank's own keys"
+                         : fmt::format("step {0}: products with the keys of the rank {0} place{1} before", step,
+                                       step == 1 ? "" : "s");
       double sent = 0, passed_on = 0;
       for (const int rank : ranks_) {
         const int owner = (rank + plan_.num_ranks() - step) % plan_.num_ranks();
@@ -101,8 +101,9 @@ class Model {
       gradients = passed_on;
     }
     if (gradients > 0 || last_us > 0) {
-      const char* what = last_us > 0 ? "gradients of keys go home, beside the other products with its own keys"
-                                     : "gradients of keys go home";
+      const char* what = last_us > 0
+                             ? "gradients of keys return to their ranks, during the remaining products with own keys"
+                             : "gradients of keys return to their ranks";
       add(c, {.what = what, .compute_us = last_us}, gradients);
     }
     const double key_blocks = keeps_own ? 3 : 2, gradient_blocks = !p_.is_backward ? 0 : keeps_own ? 5 : 4;
@@ -126,15 +127,15 @@ class Model {
       sent = std::max(sent, to), received = std::max(received, from), sent_back = std::max(sent_back, back);
       compute = std::max(compute, compute_us(plan_.gathered_pieces(mine), true));
     }
-    add(c, {.what = "keys and values to every rank that sees them"}, std::max(sent, received), true);
-    add(c, {.what = "products with all of them", .compute_us = compute}, 0);
-    if (p_.is_backward) add(c, {.what = "sums of dk and dv to their owners"}, sent_back, true);
+    add(c, {.what = "keys and values sent to every rank that sees them"}, std::max(sent, received), true);
+    add(c, {.what = "products with all these keys", .compute_us = compute}, 0);
+    if (p_.is_backward) add(c, {.what = "sums of dk and dv sent to their owners"}, sent_back, true);
     double all = 0;
     for (int owner = 0; owner < plan_.num_ranks(); ++owner) all += key_bytes(owner);
     const double gradients = p_.is_backward ? sent_back * 3 : 0;
     c.memory_bytes = static_cast<std::int64_t>(2 * all + gradients);
     if (all > machine_.most_gathered) {
-      c.lack = fmt::format("{:.0f} MiB of keys and values, automatic gathers at most {:.0f}", all / kMiB,
+      c.lack = fmt::format("{:.0f} MiB of keys and values, but automatic gathers at most {:.0f}", all / kMiB,
                            machine_.most_gathered / kMiB);
     }
     return finished(c);
@@ -150,17 +151,21 @@ class Model {
     const double others = 1 - 1.0 / plan_.num_ranks();
     const double compute = compute_us(call_.heads_plan.pieces(0), false) / plan_.num_ranks();
     add(c,
-        {.what = p_.is_backward ? "q, k, v, o and dout of the others' heads to them"
-                                : "q, k, v of the others' heads to them"},
+        {.what = p_.is_backward ? "q, k, v, o and dout sent to the ranks that compute their heads"
+                                : "q, k, v sent to the ranks that compute their heads"},
         in * others, true);
     add(c, {.what = "all rows and keys of a share of the heads", .compute_us = compute}, 0);
-    add(c, {.what = p_.is_backward ? "dq, dk and dv back to the rows" : "o back to the rows"}, out * others, true);
+    add(c,
+        {.what = p_.is_backward ? "dq, dk and dv sent back to the ranks of their rows"
+                                : "o sent back to the ranks of its rows"},
+        out * others, true);
     c.memory_bytes = static_cast<std::int64_t>(3 * (in + out));
     c.lack = lack_of_scores();
     const core::NamedTensors tensors(p_);
     const bool mixed = std::any_of(tensors.begin(), tensors.end(),
                                    [&](const core::NamedTensor& t) { return t.tensor->dtype != p_.q.dtype; });
-    if (mixed && p_.q.device.type != DeviceType::kCPU) c.lack = "tensors of several dtypes, which kernels do not take";
+    if (mixed && p_.q.device.type != DeviceType::kCPU)
+      c.lack = "tensors of several dtypes, which kernels do not support";
     return finished(c);
   }
 
@@ -170,14 +175,18 @@ class Model {
     c.ranks_of_group = call_.groups.members;
     const auto [in, out] = most_bytes_of_heads();
     const double others = 1 - 1.0 / c.ranks_of_group;
-    add(c, {.what = fmt::format("of the others' heads in groups of {}, to them", c.ranks_of_group)}, in * others, true);
+    add(c, {.what = fmt::format("heads sent to the ranks that compute them, in groups of {}", c.ranks_of_group)},
+        in * others, true);
     for (RingStep step : between.steps) {
       step.what = "between groups, " + step.what;
       c.sent_bytes += step.sent_bytes;
       c.estimated_us += step.compute_us + step.exposed_us;
       c.steps.push_back(std::move(step));
     }
-    add(c, {.what = p_.is_backward ? "dq, dk and dv back to the rows" : "o back to the rows"}, out * others, true);
+    add(c,
+        {.what = p_.is_backward ? "dq, dk and dv sent back to the ranks of their rows"
+                                : "o sent back to the ranks of its rows"},
+        out * others, true);
     c.memory_bytes = between.memory_bytes + static_cast<std::int64_t>(3 * (in + out));
     c.lack = lack_of_scores();
     return finished(c);
@@ -238,7 +247,7 @@ class Model {
   }
   /// Returns the reason why kAutomatic does not distribute heads.
   [[nodiscard]] std::string lack_of_scores() const {
-    return p_.bias || p_.mask ? "bias or mask would travel too, which automatic does not do" : "";
+    return p_.bias || p_.mask ? "bias or mask would be sent too, which automatic avoids" : "";
   }
   [[nodiscard]] double key_bytes(int owner) const {
     const std::int64_t row = p_.head_dim * dtype_bytes(p_.k.dtype) + p_.head_dim_v * dtype_bytes(p_.v.dtype);
@@ -268,7 +277,7 @@ class Model {
   [[nodiscard]] static RingCandidate finished(RingCandidate c) {
     double exchange = 0, exposed = 0;
     for (const RingStep& s : c.steps) exchange += s.exchange_us, exposed += s.exposed_us;
-    c.why = fmt::format("{:.1f} MiB sent in {:.0f} us, {:.0f} of them exposed, beside {:.0f} us of products",
+    c.why = fmt::format("{:.1f} MiB sent in {:.0f} us, of which {:.0f} us are exposed, and {:.0f} us of products",
                         static_cast<double>(c.sent_bytes) / kMiB, exchange, exposed, c.estimated_us - exposed);
     return c;
   }

@@ -19,7 +19,7 @@ std::vector<int> group_sizes(const core::Problem& p, int num_ranks) {
 std::optional<std::string> two_level_lack(const core::Problem& p, int num_ranks) {
   if (group_sizes(p, num_ranks).empty()) {
     return fmt::format(
-        "num_ranks: {} with {} heads of q and {} of k, allowed with algorithm two_level a multiple, above it, of a "
+        "num_ranks: {} with {} heads of q and {} of k, allowed with algorithm two_level: a larger multiple of a "
         "number above 1 that divides both",
         num_ranks, p.num_heads_q, p.num_heads_k);
   }

@@ -99,9 +99,10 @@ void require_same_number(const std::vector<Fields>& by_rank) {
   for (std::size_t rank = 1; rank < by_rank.size(); ++rank) {
     const Field& other = by_rank[rank].front();
     if (other.value == first.value) continue;
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("{}: {} on rank {}, allowed {} as on rank 0: one of them has left out a call of the ring",
-                            kNumber, other.value, rank, first.value));
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("{}: {} on rank {}, allowed {} as on rank 0: one of these ranks has skipped a call of the ring",
+                    kNumber, other.value, rank, first.value));
   }
 }
 
@@ -166,7 +167,7 @@ void refuse(Transport& transport, const Error& error) {
 
 const std::string& value_of(const Fields& fields, std::string_view name) {
   const auto found = std::ranges::find(fields, name, &Field::name);
-  if (found == fields.end()) throw Error(ErrorCode::kInternal, fmt::format("ring: no rank has said its {}", name));
+  if (found == fields.end()) throw Error(ErrorCode::kInternal, fmt::format("ring: no rank has sent its {}", name));
   return found->value;
 }
 

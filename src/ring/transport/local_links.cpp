@@ -317,8 +317,8 @@ void LocalLinks::take(const DeviceMessage& message) {
   });
   try {
     if (box.bytes != message.bytes) {
-      throw Error(ErrorCode::kInternal, fmt::format("ring: {} bytes from rank {} where {} were expected", box.bytes,
-                                                    message.peer, message.bytes));
+      throw Error(ErrorCode::kInternal,
+                  fmt::format("ring: {} bytes from rank {}, expected {}", box.bytes, message.peer, message.bytes));
     }
     const DevicePointer from = memory_of(peer, box) + box.offset;
     cuda::wait_for_event(state_.stream(), peer.ready);

@@ -35,7 +35,7 @@ std::shared_ptr<LocalMarks> marks_of(const std::string& name) {
   const auto found = all.marks.find(name);
   std::shared_ptr<LocalMarks> marks = found == all.marks.end() ? nullptr : found->second.lock();
   if (marks == nullptr) {
-    throw Error(ErrorCode::kInternal, fmt::format("ring: the rank of {} has gone from this process", name));
+    throw Error(ErrorCode::kInternal, fmt::format("ring: the rank of {} has left this process", name));
   }
   return marks;
 }

@@ -35,7 +35,7 @@ const Nccl& nccl() {
 void check_nccl(NcclResult result, const char* call) {
   if (result == 0 || result == kNcclInProgress) return;
   throw Error(ErrorCode::kInternal,
-              fmt::format("{}: {}; NCCL_DEBUG=WARN says more", call, nccl().get_error_string(result)));
+              fmt::format("{}: {}; set NCCL_DEBUG=WARN for details", call, nccl().get_error_string(result)));
 }
 
 }  // namespace attend::ring

@@ -107,7 +107,7 @@ class NcclTransport : public Transport {
     if (staging_.bytes() < mine.size() + all.size()) staging_ = cuda::DeviceMemory(2 * (mine.size() + all.size()));
     const cuda::DevicePointer gathered = staging_.data();
     const cuda::DevicePointer own = gathered + all.size();
-    constexpr const char* kDoing = "telling the ranks of a ring about a call";
+    constexpr const char* kDoing = "announcing a call to the ranks of a ring";
     cuda::check_call(cuda::driver().copy_to_device(own, mine.data(), mine.size(), stream), "cuMemcpyHtoDAsync", kDoing);
     check_nccl(nccl().all_gather(pointer(own), pointer(gathered), mine.size(), kNcclBytes, comm_, stream),
                "ncclAllGather");
@@ -135,7 +135,7 @@ class NcclTransport : public Transport {
   }
 
   [[noreturn]] static void throw_host_message() {
-    throw Error(ErrorCode::kInternal, "ring: a message in the memory of the host, allowed those of a GPU");
+    throw Error(ErrorCode::kInternal, "ring: a message in host memory, allowed GPU memory");
   }
 
   void require_alive() const {

@@ -65,7 +65,7 @@ class Hub {
     const std::shared_ptr<Message> message = messages.front();
     if (message->bytes.size() != size) {
       throw Error(ErrorCode::kInternal,
-                  fmt::format("ring: {} bytes from rank {} where {} were expected", message->bytes.size(), from, size));
+                  fmt::format("ring: {} bytes from rank {}, expected {}", message->bytes.size(), from, size));
     }
     messages.pop_front();
     message->state = MessageState::kBeingCopied;

@@ -27,7 +27,7 @@ std::optional<std::string> Transport::allowed_instead(Device device) const {
 }
 
 void Transport::exchange(std::span<const DeviceMessage> /*sends*/, std::span<const DeviceMessage> /*receives*/) {
-  throw Error(ErrorCode::kInternal, "ring: messages in the memory of a GPU, allowed those of the host");
+  throw Error(ErrorCode::kInternal, "ring: messages in GPU memory, allowed host memory");
 }
 
 DeviceState& Transport::state(int device) {

@@ -125,7 +125,7 @@ RingContext make_mpi_ring(MPI_Comm comm, const RingLimits& limits) {
   ring::check(MPI_Query_thread(&provided), "MPI_Query_thread");
   if (provided < MPI_THREAD_FUNNELED) {
     throw Error(ErrorCode::kInvalidArgument,
-                "comm: MPI gives MPI_THREAD_SINGLE, allowed MPI_THREAD_FUNNELED and more (MPI_Init_thread)");
+                "comm: MPI gives MPI_THREAD_SINGLE, allowed MPI_THREAD_FUNNELED or higher (MPI_Init_thread)");
   }
   return RingContext(std::make_shared<ring::MpiTransport>(comm, limits));
 }
