@@ -14,9 +14,9 @@ namespace {
 
 __extension__ using Wide = __int128;  // products of sizes and strides may exceed 64 bits
 
-constexpr Wide kMaxBytes = Wide{1} << 62;  // larger than any memory; keeps every later byte offset inside int64
+constexpr Wide kMaxBytes = Wide{1} << 62;  // larger than any memory; with this limit, all byte offsets fit into int64
 
-/// Returns the bytes from the first element to one past the last.
+/// Returns the number of bytes from the first element to the end of the last.
 Wide extent_bytes(const Tensor& t) {
   Wide last = 0;
   for (std::size_t d = 0; d < 4; ++d) {
@@ -26,7 +26,7 @@ Wide extent_bytes(const Tensor& t) {
   return (last + 1) * dtype_bytes(t.dtype);
 }
 
-/// Address range of a tensor's memory.
+/// The address range that a tensor's elements span.
 struct Extent {
   std::uintptr_t begin, bytes;
 
@@ -38,8 +38,8 @@ struct Extent {
   }
 };
 
-/// Returns n if every byte of `t` is within the first n bytes of some period that starts at its data. Returns nothing
-/// if n exceeds the period.
+/// Treats memory as a sequence of periods of `period` bytes, starting at the data of `t`. Returns n if the tensor
+/// touches only the first n bytes of each period. Returns nothing if n would exceed the period.
 std::optional<std::int64_t> bytes_of_period(const Tensor& t, std::int64_t period) {
   if (period == 0) return std::nullopt;
   const std::int64_t bytes = dtype_bytes(t.dtype);
@@ -104,7 +104,8 @@ void check_tensor(const char* name, const Tensor& t, Device device, const char* 
     }
     numel *= t.shape[d];
   }
-  for (std::size_t d = 0; d < 4; ++d) {  // after all sizes, because dense strides are products of sizes
+  for (std::size_t d = 0; d < 4; ++d) {  // strides are checked after all sizes, because dense strides are products of
+                                         // sizes
     if (t.stride[d] < 0) refuse("{}: stride {} in dimension {}, allowed >= 0", name, t.stride[d], d);
   }
   if (t.shape[3] > 1 && t.stride[3] != 1) refuse("{}: last stride {}, allowed 1", name, t.stride[3]);
