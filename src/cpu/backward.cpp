@@ -3,11 +3,11 @@
 // There are two methods, with bit-equal results:
 //
 // - backward_keys handles all keys of a head and also computes dq. It needs five products per tile. There is one task
-// per key head.
+//   per key head.
 //
 // - If there are fewer key heads than threads, or very many keys, backward_keys handles ranges of keys (for dk and dv),
-// and backward_rows handles ranges of rows (for dq). This method needs seven products per tile, but gives as many tasks
-// as there are tiles.
+//   and backward_rows handles ranges of rows (for dq). This method needs seven products per tile, but gives as many
+//   tasks as there are tiles.
 //
 // Both methods compute the same tile products and add tiles in the same order.
 #undef HWY_TARGET_INCLUDE

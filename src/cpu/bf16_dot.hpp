@@ -5,8 +5,8 @@
 // - AMX (bf16_amx.hpp). It has sixteen times the rate of float32 multiply-adds.
 //
 // - AVX-512's dot product vdpbf16ps, with two multiply-adds per lane. On AMD (Zen 4 and later) it has twice the rate of
-// float32 multiply-adds. On Intel it is slower. A Xeon with avx512_bf16 (model 207) computes 2 x 16 lanes every second
-// cycle, half the rate of its two float32 units. The library therefore uses vdpbf16ps only on AMD processors.
+//   float32 multiply-adds. On Intel it is slower. A Xeon with avx512_bf16 (model 207) computes 2 x 16 lanes every
+//   second cycle, half the rate of its two float32 units. The library therefore uses vdpbf16ps only on AMD processors.
 //
 // The environment variable ATTEND_CPU_BF16_DOT overrides the choice. `0` disables both instructions, `1` selects
 // vdpbf16ps, and `amx` selects AMX. `emulated` selects AMX with loops instead of its instructions, for tests. All

@@ -1,11 +1,11 @@
 // Recomputes two values of query rows for the backward pass if the rounding of o or lse makes them too coarse:
 //
 // - delta. dS = P (dP - delta), where delta = <dout, o> = sum_j P_j dP_j. If dropout leaves a row only one key, dP and
-// delta cancel, and dS is 0. If o is rounded to 16 bits, they cancel only up to its last bit, and dropout's factor
-// 1/(1-p) amplifies the remainder.
+//   delta cancel, and dS is 0. If o is rounded to 16 bits, they cancel only up to its last bit, and dropout's factor
+//   1/(1-p) amplifies the remainder.
 //
 // - The sum of exp(s - lse), including a sink. The sum is 1 for an exact lse. If every key has a bias of -1e9, lse is
-// rounded to a multiple of 64, which loses all of log n for n keys. P and all gradients would be n times too large.
+//   rounded to a multiple of 64, which loses all of log n for n keys. P and all gradients would be n times too large.
 //
 // Each correction repeats two of the five products of the backward pass.
 #undef HWY_TARGET_INCLUDE

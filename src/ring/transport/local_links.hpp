@@ -2,10 +2,10 @@
 // may be processes or threads. A message takes three actions:
 //
 // - The sender's host writes the location of the message to the receiver's mailbox. It waits until the receiver has
-// taken the message.
+//   taken the message.
 //
 // - The receiver's host queues three actions on its stream: wait for the sender's event, copy, record an event for the
-// sender.
+//   sender.
 //
 // - The sender's host then makes its own stream wait for the receiver's event.
 //
