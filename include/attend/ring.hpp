@@ -48,18 +48,19 @@ enum class Sharding : std::uint8_t { kContiguous, kZigzag, kStriped };
 ///   kExchange:  Keys and values travel around the ring, one step at a time. The transfer for the next step overlaps
 ///               the computation of the current one. Gradients of keys and values follow them.
 ///
-///   kAllGather: Every rank receives all keys and values that its rows see at once, and computes as a single device
-///               would. Gradients return the same way. Suited to few keys, because a rank holds them all in memory.
+///   kAllGather: Every rank receives, in one step, all keys and values that its rows see. It then computes as a single
+///               device would. Gradients return in the same manner. This algorithm suits few keys, because a rank
+///               holds all of them in memory.
 ///
-///   kAllToAll:  Every rank receives all rows and keys of its share of the heads, and computes them as a single device
-///               would. The number of ranks must divide num_heads_q and num_heads_k.
+///   kAllToAll:  Every rank receives all rows and keys of its share of the heads. It then computes attention for these
+///               heads as a single device would. The number of ranks must divide num_heads_q and num_heads_k.
 ///
-///   kTwoLevel:  Ranks form groups of neighbours (with kStriped: of every n-th rank). Heads are distributed within a
-///               group as by kAllToAll; keys and values travel between groups as by kExchange. The group size must
-///               divide num_heads_q, num_heads_k and the number of ranks, and be smaller than the number of ranks.
-///               The cost model chooses the group size.
+///   kTwoLevel:  Ranks form groups of neighbours. With kStriped, a group consists of every n-th rank instead, where n is the
+///               number of groups. Heads are distributed within a group as with kAllToAll. Keys and values travel
+///               between groups as with kExchange. The group size must divide num_heads_q, num_heads_k and the number
+///               of ranks, and be smaller than the number of ranks. The cost model chooses the group size.
 ///
-///   kAutomatic: The cost model chooses the fastest algorithm; explain_ring() reports the choice.
+///   kAutomatic: The cost model chooses the algorithm with the lowest estimated time. explain_ring() reports the choice.
 enum class RingAlgorithm : std::uint8_t { kAutomatic, kExchange, kAllGather, kAllToAll, kTwoLevel };
 
 /// Returns "automatic", "exchange", "all_gather", "all_to_all" or "two_level".

@@ -66,7 +66,7 @@ Enum enumerator(const char* name, std::int32_t value, Enum last) {
 template <class T>
 inline constexpr std::size_t kFirstSize = 0;
 
-/// Upper limit for the size of any struct of attend. A larger struct_size means uninitialised memory.
+/// Upper limit for the size of any struct of attend. A larger struct_size means that the struct is uninitialised.
 inline constexpr std::size_t kLargestSize = 4096;
 
 /// Throws unless the size is between that of the first version and kLargestSize.

@@ -21,7 +21,7 @@ void set_tensor(attend_tensor* tensor, const void* data, std::int32_t dtype, con
   constexpr std::int64_t kEmpty[4] = {};
   const std::int64_t* sizes = shape == nullptr ? kEmpty : shape;
   *tensor = {};
-  // Only outputs need memory that is not const. The view of an input never writes.
+  // Only outputs need memory that is not const. Inputs are only read.
   tensor->data = const_cast<void*>(data);  // NOLINT(cppcoreguidelines-pro-type-const-cast)
   tensor->dtype = dtype;
   std::copy_n(sizes, 4, tensor->shape);

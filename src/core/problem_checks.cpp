@@ -84,7 +84,7 @@ void check_heads(const char* k_name, const Tensor& k, const Tensor& q) {
 }
 
 void check_scale(const std::optional<double>& scale) {
-  constexpr double kLargest = std::numeric_limits<float>::max();  // most backends compute in float
+  constexpr double kLargest = std::numeric_limits<float>::max();  // limit, because most backends compute in float
   if (scale && !(std::abs(*scale) <= kLargest)) {
     refuse("scale: {}, allowed finite numbers up to {:.3g} in magnitude", *scale, kLargest);
   }
@@ -176,7 +176,7 @@ bool may_share_bytes(const Tensor& a, const Tensor& b) {
       const std::optional<std::int64_t> bytes_of_a = bytes_of_period(a, period);
       const std::optional<std::int64_t> bytes_of_b = bytes_of_period(b, period);
       if (!bytes_of_a || !bytes_of_b) continue;
-      const auto distance = static_cast<std::int64_t>(of_b.begin - of_a.begin);  // below 2^62, because they overlap
+      const auto distance = static_cast<std::int64_t>(of_b.begin - of_a.begin);  // below 2^62, because a and b overlap
       const std::int64_t b_begins = (distance % period + period) % period;
       if (b_begins >= *bytes_of_a && b_begins + *bytes_of_b <= period) return false;
     }

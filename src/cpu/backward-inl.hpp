@@ -146,7 +146,7 @@ struct GradientTile {
             k.num_keys, q.row_begin + lane,   std::min<std::int64_t>(kPanel, q.num_rows - lane)};
   }
 
-  /// Writes the scores of one panel to p, and dP, with dropout applied, to ds.
+  /// Writes the scores of one panel to p. Writes dP, after dropout, to ds.
   ScoreTile compute_scores(const core::Problem& problem, const HeadRules& rules, const QueryTile& q, const KeyTile& k,
                            std::int64_t panel) {
     const std::int64_t lane = panel * kPanel;

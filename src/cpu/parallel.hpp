@@ -46,7 +46,7 @@ class InterruptPoint {
   /// Must be called after each step of the loop, with the number of scores that the step computed.
   void after(std::int64_t scores) {
     constexpr std::int64_t kOften = 1 << 14;  // scores between two checks: about a millisecond
-    constexpr std::int64_t kStep = 16;        // cost of a step without scores
+    constexpr std::int64_t kStep = 16;        // cost of a step without scores, counted in scores
     done_ += std::max<std::int64_t>(scores, 0) + kStep;
     if (done_ < kOften) return;
     done_ = 0;

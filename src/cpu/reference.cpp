@@ -117,7 +117,7 @@ void reference_forward_rows(const Problem& p, const Sequence& s, std::int64_t he
     double row_max = -kInfinity;
     for (std::int64_t j = range.begin; j < range.end; ++j) {
       row[j] = scores.masked(i, j) ? -kInfinity : scores.at(i, j, dot(q.row(i), k.row(j), p.head_dim)).value;
-      if (!(row[j] <= row_max)) row_max = row[j];  // NaN counts as the maximum, so that it reaches the row
+      if (!(row[j] <= row_max)) row_max = row[j];  // a NaN becomes the maximum, so that it reaches the row
       if (std::isnan(row_max)) break;
     }
     double row_sum = 0;

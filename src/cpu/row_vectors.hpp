@@ -16,7 +16,7 @@ struct RowVectors {
   int count;
 };
 
-/// Executes an instruction other than a variable or a load.
+/// Executes one instruction, whose operation must not be kVariable or kLoad.
 void compute(const expr::Instruction& made, const RowVectors& vectors);
 
 }  // namespace attend::cpu

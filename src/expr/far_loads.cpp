@@ -27,7 +27,8 @@ bool is_one_from(const Graph& graph, Id subscript, std::int64_t distance, bool i
   return bounds_of(graph, subscript, ranges, [&](auto...) { return anything; }).is_one();
 }
 
-/// Returns the smallest distance from which on the subscript is constant. Returns kNowhere if there is none.
+/// Returns the smallest distance such that the subscript is constant at it and at all larger distances. Returns kNowhere
+/// if there is none.
 std::int64_t first_far(const Graph& graph, Id subscript, bool is_behind) {
   const auto is_one = [&](std::int64_t distance) { return is_one_from(graph, subscript, distance, is_behind); };
   if (!is_one(kFarthest)) return FarEnds::kNowhere;

@@ -27,8 +27,8 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kF64Tolerance = 1e-12;
 constexpr double kF32ForwardTolerance = 1e-5;
-constexpr double kF32GradientTolerance = 1e-4;  // relative to the largest magnitude
-constexpr double kHalfFloor = 1e-5;             // relative to the largest magnitude
+constexpr double kF32GradientTolerance = 1e-4;  // relative to the largest |element| of the reference
+constexpr double kHalfFloor = 1e-5;             // relative to the largest |element| of the reference
 constexpr double kStandardFactor = 2.0;
 
 /// Calls task(0) to task(count - 1) on the threads of the CPU backend. Rethrows the first exception.

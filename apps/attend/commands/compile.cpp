@@ -41,7 +41,7 @@ struct Row {
 };
 
 std::string config_of(const KernelSpec& spec) {
-  const std::string text = cuda::describe(spec);  // format: name<config> arch
+  const std::string text = cuda::describe(spec);  // a text in the form name<config> arch
   const std::size_t begin = text.find('<') + 1;
   return text.substr(begin, text.rfind('>') - begin);
 }

@@ -18,7 +18,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kColumns = 72;  // width of the drawing
+constexpr int kColumns = 72;  // width of the drawing in characters
 
 RingProblem problem_of(const RingOptions& options, int num_ranks, DeviceType device, Mode pass) {
   const io::FolderSpec& spec = options.spec;

@@ -65,7 +65,7 @@ void add_documents(Workload& w) {
 Index squares_in_a_row(Index pixels) {
   const auto most = std::max<Index>(static_cast<Index>(std::sqrt(static_cast<double>(pixels))) / 8, 1);
   for (Index n = most; n > most / 2; --n) {
-    if (pixels % (64 * n) == 0) return n;  // the last row of squares is complete
+    if (pixels % (64 * n) == 0) return n;  // with n squares in a row, the last row is complete
   }
   return most;
 }

@@ -73,7 +73,7 @@ HWY_INLINE hn::Vec<IntTag> narrowed(Vector x, const core::E4M3* /*type*/) {
   const auto odd = hn::And(hn::ShiftRight<20>(magnitude), hn::Set(kInts, 1));
   const auto rounded = hn::Add(magnitude, hn::Add(odd, hn::Set(kInts, 0x7ffff - ((127 - 7) << 23))));
   const auto normal = hn::ShiftRight<20>(rounded);
-  // In its binade, 2^14 has the spacing of the subnormal numbers, 2^-9.
+  // Numbers from 2^14 on have the spacing 2^-9 of E4M3's subnormal numbers, so the addition of 2^14 rounds to it.
   const auto shifted = hn::BitCast(kInts, hn::Add(hn::Abs(x), hn::Set(kFloats, 0x1p14F)));
   const auto subnormal = hn::Sub(shifted, hn::Set(kInts, 0x46800000));
   const auto is_small = hn::Lt(magnitude, hn::Set(kInts, (127 - 6) << 23));

@@ -250,7 +250,7 @@ class TilePass {
     }
   }
 
-  /// Turns the scores of row r in leaf n into exponentials. Computes their maximum before, and their sum.
+  /// Turns the scores of row r in leaf n into exponentials. Also computes the maximum of the scores and the sum of the exponentials.
   void softmax(int n, int r, const State& state) {
     const LeafKeys& keys = keys_.leaf[n];
     finish_scores(n, r);
@@ -270,7 +270,7 @@ class TilePass {
     }
     state.row_max[r] = row_max;
     state.row_sum[r] = hn::GetLane(hn::SumOfLanes(kFloats, sum));
-    if (p_.v_descale.data != nullptr) keys.multiply(s, keys.v_descale);  // weights of the value elements
+    if (p_.v_descale.data != nullptr) keys.multiply(s, keys.v_descale);  // the factors of V become part of the weights
   }
 
   /// Returns whether all columns are finite. Checks full chunks, because half of the columns of the last chunk may lie

@@ -32,7 +32,7 @@ struct Machine {
   double memory_bytes;
   double piece_us;       ///< overhead of a piece in addition to its products, in microseconds
   bool hides;            ///< true if an exchange overlaps products
-  double most_gathered;  ///< maximum bytes of keys for which kAutomatic gathers
+  double most_gathered;  ///< kAutomatic gathers keys of at most this many bytes
 };
 
 constexpr double kMiB = 1 << 20;

@@ -55,8 +55,8 @@ class Transport {
   /// Starts an asynchronous send to another rank.
   [[nodiscard]] virtual std::unique_ptr<Pending> send(int to, Channel channel, std::span<const std::byte> bytes) = 0;
 
-  /// Starts an asynchronous receive of bytes.size() bytes. Receives of one channel and rank must be waited for in
-  /// order.
+  /// Starts an asynchronous receive of bytes.size() bytes. The caller must wait for receives of one channel and rank
+  /// in the order in which it started them.
   [[nodiscard]] virtual std::unique_ptr<Pending> receive(int from, Channel channel, std::span<std::byte> bytes) = 0;
 
   /// Gathers messages of equal size from all ranks, in the order of ranks. all.size() must be size() * mine.size().
