@@ -25,8 +25,8 @@ std::string one_line(std::string text) {
 }
 
 int refuse(const std::string& message) {
-  std::fputs(("attend: " + one_line(message) + "\n").c_str(), stderr);  // fputs does not throw if stderr is full, as
-                                                                        // fmt::print would
+  // Fputs does not throw if stderr is full, as fmt::print would.
+  std::fputs(("attend: " + one_line(message) + "\n").c_str(), stderr);
   return cli::kExitRefused;
 }
 

@@ -61,7 +61,8 @@ struct WorkspaceView {
 /// With sinks, p[i,j] = exp(s[i,j]) / (exp(sink) + sum_j exp(s[i,j])). The sum thus includes exp(sink) of the head
 /// once.
 ///
-/// Masks are aligned to the bottom right corner. For seqlen_q = 2 and seqlen_k = 5, a causal mask keeps the keys marked 1:
+/// Masks are aligned to the bottom right corner. For seqlen_q = 2 and seqlen_k = 5, masks keep the keys marked 1. The
+/// left example is a causal mask:
 ///
 ///     1 1 1 1 0        window_left = 1, window_right = 0:    0 0 1 1 0
 ///     1 1 1 1 1                                              0 0 0 1 1
@@ -107,9 +108,9 @@ struct Params {
   const std::uint64_t* philox_state = nullptr;
   /// Makes backward on a GPU bit-identical from run to run. All other results are always bit-identical.
   bool deterministic = false;
-  std::optional<Varlen> varlen = {};  ///< packed sequences; if unset, every sequence has seqlen_q rows and seqlen_k
-                                      ///< keys
-  WorkspaceView workspace = {};       ///< scratch memory, used until the call is done; CPU backends ignore it
+  /// Packed sequences; if unset, every sequence has seqlen_q rows and seqlen_k keys.
+  std::optional<Varlen> varlen = {};
+  WorkspaceView workspace = {};  ///< scratch memory, used until the call is done; CPU backends ignore it
   /// A backend's name (see backends()) or alias, or "auto", which selects the best backend for the device. The field is
   /// a view, so the characters must stay valid until the call, or plan(), has returned.
   std::string_view compute = "auto";
@@ -169,12 +170,12 @@ struct BackwardCall {
   ConstTensor dout;
   std::optional<ConstTensor> dlse = {};  ///< gradient of the loss with respect to lse: f32, shape of lse
   Tensor dq;                             ///< output, dtype and shape of q
-  Tensor dk;                             ///< output, dtype and shape of k: the sum over the query heads that read a key
-                                         ///< head
-  Tensor dv;                             ///< output, dtype and shape of v: the sum over the query heads that read a key
-                                         ///< head
-  std::optional<Tensor> dbias = {};      ///< output, gradient of params.bias: same shape, any float type
-  std::optional<Tensor> dsinks = {};     ///< output, gradient of params.sinks: same shape, any float type
+  /// Output, dtype and shape of k: the sum over the query heads that read a key head.
+  Tensor dk;
+  /// Output, dtype and shape of v: the sum over the query heads that read a key head.
+  Tensor dv;
+  std::optional<Tensor> dbias = {};   ///< output, gradient of params.bias: same shape, any float type
+  std::optional<Tensor> dsinks = {};  ///< output, gradient of params.sinks: same shape, any float type
   /// Outputs, the gradients of tensors that params.score reads. The gradient of an element is a sum over the scores
   /// that read the element. The sum is float64 on CPUs and float32 on GPUs.
   std::vector<CaptureGradient> captures = {};

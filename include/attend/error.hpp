@@ -25,8 +25,8 @@ class ATTEND_API Error : public std::runtime_error {
   Error(ErrorCode code, const std::string& message) : std::runtime_error(message), code_(code) {}
   Error(const Error&) = default;
   Error& operator=(const Error&) = default;
-  ~Error() override;  // Defined in the library, so that there is a single vtable and other shared objects can catch the
-                      // exception.
+  // Defined in the library, so that there is a single vtable and other shared objects can catch the exception.
+  ~Error() override;
   [[nodiscard]] ErrorCode code() const noexcept { return code_; }  ///< category of the error
 
  private:

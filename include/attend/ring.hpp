@@ -55,12 +55,13 @@ enum class Sharding : std::uint8_t { kContiguous, kZigzag, kStriped };
 ///   kAllToAll:  Every rank receives all rows and keys of its share of the heads. It then computes attention for these
 ///               heads as a single device would. The number of ranks must divide num_heads_q and num_heads_k.
 ///
-///   kTwoLevel:  Ranks form groups of neighbours. With kStriped, a group consists of every n-th rank instead, where n is the
-///               number of groups. Heads are distributed within a group as with kAllToAll. Keys and values travel
+///   kTwoLevel:  Ranks form groups of neighbours. With kStriped, a group instead consists of every n-th rank, where n
+///               is the number of groups. Heads are distributed within a group as with kAllToAll. Keys and values travel
 ///               between groups as with kExchange. The group size must divide num_heads_q, num_heads_k and the number
 ///               of ranks, and be smaller than the number of ranks. The cost model chooses the group size.
 ///
-///   kAutomatic: The cost model chooses the algorithm with the lowest estimated time. explain_ring() reports the choice.
+///   kAutomatic: The cost model chooses the algorithm with the lowest estimated time. explain_ring() reports the
+///               choice.
 enum class RingAlgorithm : std::uint8_t { kAutomatic, kExchange, kAllGather, kAllToAll, kTwoLevel };
 
 /// Returns "automatic", "exchange", "all_gather", "all_to_all" or "two_level".

@@ -85,8 +85,8 @@ struct DecodeParams {
   /// never decreases, and ends at or before total_q. Rows after those of the last sequence are not written.
   const std::int32_t* cu_seqlens_q = nullptr;
   std::int64_t num_sequences = 0;  ///< used only with cu_seqlens_q
-  std::int64_t max_seqlen_q = 0;   ///< used only with cu_seqlens_q: upper bound of the number of query rows of a
-                                   ///< sequence
+  /// Used only with cu_seqlens_q: upper bound of the number of query rows of a sequence.
+  std::int64_t max_seqlen_q = 0;
   /// Tree of draft tokens: one word per query row, of shape (num_sequences, seqlen_q), or (total_q) with cu_seqlens_q,
   /// on the tensors' device. Row i of a sequence sees all keys before key off. It sees key off + j if bit j of its word
   /// is 1. The tree replaces `causal`. A sequence may have at most 64 query rows.
@@ -184,9 +184,9 @@ struct AppendCall {
   /// Set if new keys are packed. k is then (1, num_heads_k, total_new, head_dim), and sequence s has the rows
   /// [cu_seqlens_new[s], cu_seqlens_new[s+1]). The conditions of DecodeParams::cu_seqlens_q apply.
   const std::int32_t* cu_seqlens_new = nullptr;
-  std::int64_t num_sequences = 0;   ///< used only with cu_seqlens_new
-  std::int64_t max_seqlen_new = 0;  ///< used only with cu_seqlens_new: upper bound of the number of new rows of a
-                                    ///< sequence
+  std::int64_t num_sequences = 0;  ///< used only with cu_seqlens_new
+  /// Used only with cu_seqlens_new: upper bound of the number of new rows of a sequence.
+  std::int64_t max_seqlen_new = 0;
   /// If non-null, explicit destinations, which replace those computed from seqlens_k. There is one slot for each new
   /// row, in the order of k, batch entry by batch entry. Slot n is row n % page_size of page n / page_size. In a
   /// contiguous cache, the capacity replaces page_size. A row whose slot is negative is skipped. A row whose slot does
@@ -202,8 +202,8 @@ struct AppendCall {
   /// Output, required with q: dtype and shape of q. May be q itself, with the same strides.
   std::optional<Tensor> q_out = {};
   const std::int32_t* cu_seqlens_q = nullptr;  ///< packs q, as DecodeParams::cu_seqlens_q does
-  std::int64_t max_seqlen_q = 0;               ///< used only with cu_seqlens_q: upper bound of the number of query rows
-                                               ///< of a sequence
+  /// Used only with cu_seqlens_q: upper bound of the number of query rows of a sequence.
+  std::int64_t max_seqlen_q = 0;
   QueryPositions query_positions = QueryPositions::kLast;  ///< which positions the rotation of q uses
   /// Weights of an RMS norm of q over all columns, which is applied before the rotation: x / sqrt(mean(x^2) + norm_eps)
   /// * weight. Any float type (1, 1, 1, head_dim).

@@ -16,10 +16,10 @@ namespace attend::core {
 struct DTypeTraits {
   const char* npy = nullptr;  ///< type code in .npy files; null if the value is not an element type
   bool is_float = false;      ///< true if q, k, v and o may have the type
-  bool is_quantized = false;  ///< true if caches of keys and values may have the type, with the scale factors
-                              ///< CacheIndex::k_descale
-  bool is_integer = false;    ///< true if score functions may read captures of the type as integers
-  double unit_roundoff = 0;   ///< half the distance between neighbouring numbers, divided by their magnitude
+  /// True if caches of keys and values may have the type, with the scale factors CacheIndex::k_descale.
+  bool is_quantized = false;
+  bool is_integer = false;   ///< true if score functions may read captures of the type as integers
+  double unit_roundoff = 0;  ///< half the distance between neighbouring numbers, divided by their magnitude
   double smallest_normal = 0;
   std::optional<ElementType> element = {};  ///< the corresponding type in kernels; unset if no kernel supports it
 };

@@ -35,7 +35,7 @@ struct BFloat16 {
 
 [[nodiscard]] inline BFloat16 to_bfloat16(float x) {
   const auto bits = std::bit_cast<std::uint32_t>(x);
-  // the result is a quiet NaN with the top bits of the payload of x
+  // The result is a quiet NaN with the top bits of the payload of x.
   if (std::isnan(x)) return {static_cast<std::uint16_t>((bits >> 16) | 0x40u)};
   return {static_cast<std::uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16)};
 }

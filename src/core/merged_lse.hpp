@@ -28,9 +28,8 @@ struct MergedLse {
   if (high == -kInfinity) return {-kInfinity, 0, 0};
   if (a == b && a == kInfinity) return {kInfinity, 0.5, 0.5};
   const double lse = high + std::log1p(std::exp(std::min(a, b) - high));
-  if (lse == kInfinity)
-    return {lse, a == lse ? 1.0 : 0.0, b == lse ? 1.0 : 0.0};  // the last line would compute inf - inf,
-                                                               // which is NaN
+  // The last line would compute inf - inf, which is NaN.
+  if (lse == kInfinity) return {lse, a == lse ? 1.0 : 0.0, b == lse ? 1.0 : 0.0};
   return {lse, std::exp(a - lse), std::exp(b - lse)};
 }
 

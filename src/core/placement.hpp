@@ -14,8 +14,8 @@ struct Placement {
   std::int64_t sequence_begin = 0;  ///< number in the larger problem of the part's first sequence
   std::int64_t row_begin = 0;
   std::int64_t key_begin = 0;
-  std::int64_t step = 1;            ///< at least 1; rows and keys have the same step, so that the edge of a mask
-                                    ///< remains a diagonal
+  /// At least 1; rows and keys have the same step, so that the edge of a mask remains a diagonal.
+  std::int64_t step = 1;
   std::int64_t whole_seqlen_q = 0;  ///< length of the sequence in the larger problem
   std::int64_t whole_seqlen_k = 0;
 
@@ -38,9 +38,8 @@ struct Placement {
     if (window_left < 0 && window_right < 0) return shifted(0, kOpenWindow, kOpenWindow);
     if (window_left < 0) return shifted(highest, kOpenWindow, 0);
     if (window_right < 0) return shifted(lowest, 0, kOpenWindow);
-    if (highest < lowest)
-      return shifted(kFar, 0, 0);  // the band is narrow and lies between two steps, so no row sees
-                                   // a key
+    // If the band is narrow and lies between two steps, no row sees a key.
+    if (highest < lowest) return shifted(kFar, 0, 0);
     return shifted(highest, highest - lowest, 0);
   }
 

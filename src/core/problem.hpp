@@ -85,8 +85,8 @@ struct Problem {
   std::int64_t head_dim_v = 0;
 
   double scale = 1.0;
-  double transform_cap = 0.0;  ///< cap of the score transform (kernels/attention/score_transform.cuh); 0 means no
-                               ///< transform
+  /// Cap of the score transform (kernels/attention/score_transform.cuh); 0 means no transform.
+  double transform_cap = 0.0;
   std::int64_t window_left = kOpenWindow;
   std::int64_t window_right = kOpenWindow;  ///< 0 if causal
   double dropout_p = 0.0;
@@ -97,10 +97,10 @@ struct Problem {
   bool deterministic = false;
   const CustomScore* custom_score = nullptr;  ///< owned by the caller; must outlive the problem
   const BlockTiles* block_mask = nullptr;     ///< owned by the caller; must outlive the problem
-  WorkspaceView workspace;                    ///< memory passed by the caller; if it is empty, the backend allocates
-                                              ///< memory
-  std::optional<Part> part;                   ///< set if the problem is a part of a larger one; some backends do not
-                                              ///< support parts
+  /// Memory passed by the caller; if it is empty, the backend allocates memory.
+  WorkspaceView workspace;
+  /// Set if the problem is a part of a larger one. Some backends do not support parts.
+  std::optional<Part> part;
 
   [[nodiscard]] bool transforms_scores() const { return transform_cap != 0; }
   [[nodiscard]] std::int64_t heads_per_group() const { return num_heads_q / num_heads_k; }
@@ -136,8 +136,8 @@ struct Problem {
     const Placement* at = placement();
     if (at == nullptr) return {window_left, window_right};
     const WindowMask band = at->window(max_seqlen_k, window_left, window_right);
-    const std::int64_t moved =
-        band.seqlen_k - band.seqlen_q - (max_seqlen_k - max_seqlen_q);  // distance by which the diagonal moves
+    // Distance by which the diagonal moves.
+    const std::int64_t moved = band.seqlen_k - band.seqlen_q - (max_seqlen_k - max_seqlen_q);
     Window own = {band.window_left < 0 ? kOpenWindow : band.window_left - moved,
                   band.window_right < 0 ? kOpenWindow : band.window_right + moved};
     if (own.left >= max_seqlen_k - 1) own.left = kOpenWindow;

@@ -104,8 +104,8 @@ void check_tensor(const char* name, const Tensor& t, Device device, const char* 
     }
     numel *= t.shape[d];
   }
-  for (std::size_t d = 0; d < 4; ++d) {  // strides are checked after all sizes, because dense strides are products of
-                                         // sizes
+  // Strides are checked after all sizes, because dense strides are products of sizes.
+  for (std::size_t d = 0; d < 4; ++d) {
     if (t.stride[d] < 0) refuse("{}: stride {} in dimension {}, allowed >= 0", name, t.stride[d], d);
   }
   if (t.shape[3] > 1 && t.stride[3] != 1) refuse("{}: last stride {}, allowed 1", name, t.stride[3]);

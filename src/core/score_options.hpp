@@ -51,8 +51,8 @@ struct ScoreTensor {
   std::optional<Tensor> Problem::*gradient_tensor;       ///< null if there is no gradient
   const char* flag;                                      ///< flag of `attend info --explain`
   const char* flag_help;                                 ///< help of that flag
-  const char* help;                                      ///< command-line help of the option, whose argument is a .npy
-                                                         ///< file
+  /// Command-line help of the option, whose argument is a .npy file.
+  const char* help;
 
   [[nodiscard]] constexpr bool is_of_scores() const { return shape == ScoreTensorShape::kScores; }
 };

@@ -8,8 +8,8 @@
 namespace attend::core {
 
 struct SourceDigest {
-  std::string_view part;    ///< a folder of the repository, such as "kernels/sm90" or "src/cpu"; the text is
-                            ///< null-terminated
+  /// A folder of the repository, such as "kernels/sm90" or "src/cpu"; the text is null-terminated.
+  std::string_view part;
   std::string_view digest;  ///< 16 hexadecimal digits, computed from the folder's code without comments and white space
 };
 

@@ -20,15 +20,15 @@ namespace attend::cpu::HWY_NAMESPACE {
 
 /// P^T and dS^T of one score tile, and the ranges of its visible entries.
 struct GradientTile {
-  float* p;                 // (128, kBackwardScoreStride): scores, then probabilities
-  float* ds;                // same shape: dP, then dS
-  float* derivative;        // same shape: derivative of a score transform; null without a transform
-  float* slopes;            // same shape: derivative of a custom function; null if there is no function or its
-                            // derivative is always 1
-  float* inputs;            // same shape: scores before the custom function; null if there is no function or nobody
-                            // requested them
-  std::uint32_t* ds_pairs;  // (64, kBackwardScoreStride): dS after round(), as pairs of keys; null if
-                            // HeadRules::in_pairs is false
+  float* p;           // (128, kBackwardScoreStride): scores, then probabilities
+  float* ds;          // same shape: dP, then dS
+  float* derivative;  // same shape: derivative of a score transform; null without a transform
+  // Same shape: derivative of a custom function; null if there is no function or its derivative is always 1.
+  float* slopes;
+  // Same shape: scores before the custom function; null if there is no function or nobody requested them.
+  float* inputs;
+  // (64, kBackwardScoreStride): dS after round(), as pairs of keys; null if HeadRules::in_pairs is false.
+  std::uint32_t* ds_pairs;
   bool partial = false;
   TileRanges ranges[kBackwardBlockM / kPanel];
 

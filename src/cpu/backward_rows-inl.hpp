@@ -21,8 +21,8 @@ struct HeadRules {
   ScoreRules scores;
   ScoreProduct s_product;   // S^T = K Q^T, times ScoreRules::product_factor()
   ScoreProduct dp_product;  // dP^T = V dO^T
-  bool in_pairs;            // If true, the other three products read rows in bf16 pairs, and P and dS are rounded to
-                            // bf16.
+  // If true, the other three products read rows in bf16 pairs, and P and dS are rounded to bf16.
+  bool in_pairs;
 
   HeadRules(const core::Problem& p, const core::Sequence& s, std::int64_t head)
       : scores(p, s, head),

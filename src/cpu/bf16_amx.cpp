@@ -46,8 +46,8 @@ ATTEND_AMX_TARGET inline void transpose_words(__m512i (&row)[kTile]) {
     row[i + 3] = _mm512_unpackhi_epi64(half[i + 1], half[i + 3]);
   }
 #pragma GCC unroll 16
-  for (int i = 0; i < 4; ++i) {  // transposes 8 x 8 words: takes 128-bit quarters 0 and 2, then 1 and 3, of two rows
-                                 // each
+  // Transposes 8 x 8 words: takes 128-bit quarters 0 and 2, then 1 and 3, of two rows each.
+  for (int i = 0; i < 4; ++i) {
     half[i] = _mm512_shuffle_i32x4(row[i], row[i + 4], 0x88);
     half[i + 4] = _mm512_shuffle_i32x4(row[i], row[i + 4], 0xdd);
     half[i + 8] = _mm512_shuffle_i32x4(row[i + 8], row[i + 12], 0x88);

@@ -25,8 +25,8 @@ namespace {
 void add_tile(const GradientTile& tile, const QueryTile& q, const KeyTile& k, const BackwardRowsTask& task,
               CaptureSums& sums) {
   static_assert(kBlockN <= CaptureSums::kMostKeys);
-  constexpr std::int64_t kRows = 16;  // Query rows that are transposed together. They are neighbours in each key's row
-                                      // of the tile.
+  // Query rows that are transposed together. They are neighbours in each key's row of the tile.
+  constexpr std::int64_t kRows = 16;
   HWY_ALIGN float scores[kRows][kBlockN];
   HWY_ALIGN float ds[kRows][kBlockN];
   for (std::int64_t first = 0; first < q.num_rows; first += kRows) {

@@ -29,8 +29,9 @@ struct FunctionTile {
   std::int64_t num_keys;
   std::int64_t row_begin;  // position in the sequence
   std::int64_t num_rows;
-  float* slopes;  // Output: derivatives with respect to the score, in the same layout, and 0 for a hidden key. If null,
-                  // they are not computed.
+  // Output: derivatives with respect to the score, in the same layout, and 0 for a hidden key. If null, they are not
+  // computed.
+  float* slopes;
 };
 
 /// Applies the score function to rows of one query head of one sequence. Not thread-safe.
@@ -59,8 +60,8 @@ class FunctionRows {
   const expr::ScoreProgram& program_;
   const core::Sequence s_;
   std::int64_t head_;
-  bool keeps_hidden_;  // If true, a score of -inf means that the bias hides the key, and the function must not change
-                       // it.
+  // If true, a score of -inf means that the bias hides the key, and the function must not change it.
+  bool keeps_hidden_;
   std::vector<CapturedView> captures_;
   std::optional<RowFunction> value_, value_and_slope_;
 };

@@ -2,8 +2,8 @@
 //
 // A block of kRows x kVectors registers of C stays in registers during the loop over k. Each step loads kVectors
 // vectors of B, broadcasts kRows scalars of A, and executes kRows * kVectors fused multiply-adds. With AVX-512 the
-// block has 6 x 4 of the 32 registers. A step then has 10 loads for 24 multiply-adds, which is below the core's limit of
-// two loads per cycle. Source of the scheme: Goto, van de Geijn, Anatomy of High-Performance Matrix Multiplication
+// block has 6 x 4 of the 32 registers. A step then has 10 loads for 24 multiply-adds, which is below the core's limit
+// of two loads per cycle. Source of the scheme: Goto, van de Geijn, Anatomy of High-Performance Matrix Multiplication
 // (2008), section 4.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/gemm.cpp"

@@ -109,8 +109,8 @@ struct TileRanges {
 /// Additional outputs for the backward pass, in the layout of the tile. A null pointer means that the output is not
 /// computed.
 struct ScoreSlopes {
-  float* of_transform = nullptr;     // derivative of the transformed score with respect to the product in units of
-                                     // scale
+  // Derivative of the transformed score with respect to the product in units of scale.
+  float* of_transform = nullptr;
   float* of_function = nullptr;      // derivative of the custom function with respect to its input
   float* before_function = nullptr;  // input of the custom function
 };

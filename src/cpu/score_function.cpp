@@ -82,8 +82,7 @@ double RowFunction::scalar(const Instruction& made, const FunctionRow& row) cons
     with_elements(view, [&](const auto& elements) {
       if (made.result.type == Type::kFloat) {
         x = elements.as_float(at);
-      } else {  // This is a separate branch because a conditional expression with a float would convert an integer to
-                // float and round it.
+      } else {  // separate branch, because a conditional expression would convert an integer to float
         x = made.result.type == Type::kInt ? elements.as_int(at) : elements.as_bool(at);
       }
     });

@@ -51,8 +51,8 @@ class RowFunction {
   std::vector<double> scalars_;  // each is a float32, an integer or a bool
   std::vector<float> floats_;
   std::vector<std::int32_t> ints_;
-  std::vector<float> float_operands_;  // Scalars that are copied to vectors. First come the operands of one
-                                       // instruction, then the results.
+  // Scalars that are copied to vectors. First come the operands of one instruction, then the results.
+  std::vector<float> float_operands_;
   std::vector<std::int32_t> int_operands_;
   std::vector<std::int64_t> offsets_;  // offsets of elements of a capture
 };

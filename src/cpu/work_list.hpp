@@ -71,8 +71,8 @@ class WorkList {
   std::int64_t block_;
   std::int64_t heads_;
   std::int64_t size_ = 0;
-  std::vector<std::int64_t> begin_;  // number of the first task of each sequence; empty if all sequences have the same
-                                     // number of tasks
+  // Number of the first task of each sequence; empty if all sequences have the same number of tasks.
+  std::vector<std::int64_t> begin_;
 };
 
 }  // namespace attend::cpu

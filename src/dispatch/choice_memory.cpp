@@ -21,8 +21,8 @@ struct Choice {
   const Backend* backend = nullptr;
 };
 
-using Choices = std::array<Choice, 32>;  // each key has one place in the array; another key with the same place
-                                         // replaces it
+// Each key has one place in the array; another key with the same place replaces it.
+using Choices = std::array<Choice, 32>;
 static_assert(std::is_trivially_destructible_v<Choices>, "calls may go on while the process ends");
 
 Choice& place_of(const ProblemKey& key) {

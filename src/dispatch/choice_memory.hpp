@@ -31,8 +31,8 @@ class ProblemKey {
   void add(const std::optional<Tensor>& t);
 
   std::size_t count_ = 0;
-  std::array<std::int64_t, kNumbersOfTensor * kMostTensors + kMostOthers>
-      numbers_;  // only the first count_ numbers are set
+  // Only the first count_ numbers are set.
+  std::array<std::int64_t, kNumbersOfTensor * kMostTensors + kMostOthers> numbers_;
 };
 
 /// Returns the backend that the calling thread has chosen for problems with this key. Returns null if it has not chosen

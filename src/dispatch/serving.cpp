@@ -151,8 +151,8 @@ void decode(const AppendCall& append, const DecodeCall& call) {
   AppendedDecode calls = {core::make_append_problem(append, &call), {}};
   const bool on_gpu = calls.writes.k.device.type == DeviceType::kCUDA;
   DecodeCall counted = call;
-  std::vector<std::int32_t> lengths;  // used only on a CPU, because on a GPU the kernels add the new rows to the
-                                      // lengths
+  // Used only on a CPU, because on a GPU the kernels add the new rows to the lengths.
+  std::vector<std::int32_t> lengths;
   if (!on_gpu && call.cache.seqlens_k != nullptr) {
     lengths = lengths_after(calls.writes);
     counted.cache.seqlens_k = lengths.data();

@@ -11,8 +11,8 @@ namespace {
 
 constexpr double kMostIndex = 0x1p30;  // larger than any row or key number in memory; sums with it do not wrap
 constexpr std::int64_t kFarthest = std::int64_t{1} << 20;
-constexpr std::size_t kMostFarLoads = 2;  // limit; each such load needs a register, and the kernels have few free
-                                          // registers
+// limit; each such load needs a register, and the kernels have few free registers.
+constexpr std::size_t kMostFarLoads = 2;
 
 /// Returns whether the subscript is constant for all pairs with q - k >= distance. If `is_behind` is set, uses k - q
 /// instead of q - k.
@@ -27,8 +27,8 @@ bool is_one_from(const Graph& graph, Id subscript, std::int64_t distance, bool i
   return bounds_of(graph, subscript, ranges, [&](auto...) { return anything; }).is_one();
 }
 
-/// Returns the smallest distance such that the subscript is constant at it and at all larger distances. Returns kNowhere
-/// if there is none.
+/// Returns the smallest distance such that the subscript is constant at it and at all larger distances. Returns
+/// kNowhere if there is none.
 std::int64_t first_far(const Graph& graph, Id subscript, bool is_behind) {
   const auto is_one = [&](std::int64_t distance) { return is_one_from(graph, subscript, distance, is_behind); };
   if (!is_one(kFarthest)) return FarEnds::kNowhere;

@@ -125,7 +125,7 @@ std::size_t Graph::Hash::operator()(const Node& node) const {
 
 bool Graph::Equal::operator()(const Node& a, const Node& b) const {
   return a.op == b.op && a.type == b.type && a.args == b.args && a.which == b.which &&
-         // comparing bits distinguishes -0 from 0 and treats NaN as equal to NaN
+         // Comparing bits distinguishes -0 from 0 and treats NaN as equal to NaN.
          std::bit_cast<std::uint64_t>(a.value) == std::bit_cast<std::uint64_t>(b.value);
 }
 

@@ -110,8 +110,8 @@ std::string constant(const Graph& graph, Id id) {
   const Node& node = graph[id];
   if (node.type == Type::kBool) return node.value != 0 ? "{true, true}" : "{false, false}";
   if (node.type == Type::kInt) return fmt::format("bounds::constant({}LL)", static_cast<std::int64_t>(node.value));
-  const Interval own =
-      bounds_of(graph, id, {}, [](auto...) { return Interval{}; });  // the bounds include a margin for float32
+  // The bounds include a margin for float32.
+  const Interval own = bounds_of(graph, id, {}, [](auto...) { return Interval{}; });
   return fmt::format("{{{}, {}, {}}}", number(own.low), number(own.high), own.has_nan);
 }
 

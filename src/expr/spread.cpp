@@ -49,7 +49,7 @@ Form of_operation(const Graph& graph, const Node& node, const std::vector<Form>&
   const auto form = [&](std::size_t n) { return forms[static_cast<std::size_t>(node.args[n])]; };
   const bool is_sum = node.op == Op::kAdd || node.op == Op::kSubtract;
   const auto is_whole = [&](std::size_t n) { return graph[node.args[n]].op == Op::kToFloat; };
-  // other sums of floats are rounded
+  // Other sums of floats are rounded.
   const bool is_exact = node.type != Type::kFloat || (is_sum && is_whole(0) && is_whole(1));
   if (is_sum && is_exact && form(0).is_linear && form(1).is_linear) {
     const Form a = form(0), b = form(1);

@@ -18,8 +18,8 @@
 
 namespace attend::io {
 
-constexpr std::size_t kMaxNpyHeaderBytes = 1 << 16;  // limit of the header's text; NumPy reads at most 10000 bytes by
-                                                     // default
+// Limit of the header's text; NumPy reads at most 10000 bytes by default.
+constexpr std::size_t kMaxNpyHeaderBytes = 1 << 16;
 constexpr std::size_t kMaxNpyRank = 4;
 
 struct NpyHeader {

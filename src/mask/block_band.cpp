@@ -73,8 +73,8 @@ class BandTiles {
 
   const BlockTiles& tiles_;
   BlockBand band_;
-  std::vector<std::int64_t> known_;  // for each pattern, the distance to the right of the diagonal for which it has
-                                     // been verified
+  // For each pattern, the distance to the right of the diagonal for which it has been verified.
+  std::vector<std::int64_t> known_;
 };
 
 /// The first and the last key that a row sees. The range is empty if last < first.

@@ -44,8 +44,8 @@ Interval of_elements(const cpu::CapturedView& view, expr::Type type, std::int64_
 }  // namespace
 
 CaptureBounds::Levels CaptureBounds::levels_of(const expr::Capture& capture, const cpu::CapturedView& view) {
-  constexpr std::int64_t kMostBlocks = 1 << 20;  // limit; 2^20 blocks take 24 MiB, and all higher levels together take
-                                                 // as much again
+  // limit; 2^20 blocks take 24 MiB, and all higher levels together take as much again.
+  constexpr std::int64_t kMostBlocks = 1 << 20;
   Levels levels;
   levels.of_all = any_of(capture.type);
   const std::int32_t last = view.rank - 1;

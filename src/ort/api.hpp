@@ -35,8 +35,8 @@ enum class Presence : int { kRequired = 0, kOptional = 1 };
 
 inline constexpr int kAttributeInt = 1;        ///< an OrtOpAttrType
 inline constexpr std::uint32_t kVersion = 17;  ///< version of the table and of CustomOp that attend uses
-inline constexpr std::uint32_t kOldest = 1;    ///< version of a table that every release has and that can report an
-                                               ///< error
+/// Version of a table that every release has and that can report an error.
+inline constexpr std::uint32_t kOldest = 1;
 
 using Table = void* const*;
 

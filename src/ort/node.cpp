@@ -172,8 +172,8 @@ Node read(const Attributes& attributes, const Inputs& inputs) {
   node.total = node.k.shape[2] + (node.past_key ? node.past_key->shape[2] : 0);
   read_mask(node, inputs.mask);
   read_positions(node, inputs.nonpad_kv_seqlen);
-  constexpr std::int64_t kWide = std::int64_t{1} << 48;  // larger than any seqlen, but small enough that sums do not
-                                                         // overflow
+  // Larger than any seqlen, but small enough that sums do not overflow.
+  constexpr std::int64_t kWide = std::int64_t{1} << 48;
   node.left = std::min(attributes.left_window_size, kWide);
   node.right = attributes.is_causal != 0 ? 0 : std::min(attributes.right_window_size, kWide);
   node.qk_mode = attributes.qk_matmul_output_mode;
@@ -209,8 +209,8 @@ Band band(std::int64_t seqlen_q, std::int64_t seqlen_k, std::int64_t offset, std
     right -= keys - rows - offset;
   }
   if (left >= 0) {
-    const std::int64_t beyond = rows + offset - keys - left;  // number of rows after the last row that sees the last
-                                                              // key
+    // Number of rows after the last row that sees the last key.
+    const std::int64_t beyond = rows + offset - keys - left;
     if (beyond > 0) {
       rows = std::max<std::int64_t>(0, rows - beyond);
       if (right >= 0) right -= beyond;

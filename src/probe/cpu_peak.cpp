@@ -92,8 +92,8 @@ __attribute__((target("avx512f,avx512bw,avx512bf16"))) double run_dot(std::int64
 /// Multiplies two tiles and adds the product to six other tiles. All numbers are zero, because the time does not depend
 /// on them.
 double run_amx(std::int64_t rounds, float* /*sink*/) {
-  constexpr double kOperations = 6.0 * 16 * 16 * 32 * 2;  // tiles, rows, columns, depth, and two operations for
-                                                          // multiply and add
+  // Tiles, rows, columns, depth, and two operations for multiply and add.
+  constexpr double kOperations = 6.0 * 16 * 16 * 32 * 2;
   const Bf16Registers registers;
   asm volatile(
       "tilezero %%tmm0\n tilezero %%tmm1\n tilezero %%tmm2\n tilezero %%tmm3\n"

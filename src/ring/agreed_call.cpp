@@ -34,8 +34,8 @@ void add_params(Fields& fields, const Params& params, bool shares_seed) {
   add("window_left", params.window_left);
   add("window_right", params.window_right);
   for (const core::ScoreNumber& row : core::kScoreNumbers) add(row.name, params.*row.param);
-  for (const core::ScoreTensor& row : core::kScoreTensors) {  // the shape of a tensor of scores may differ between
-                                                              // ranks, because it has the rank's rows
+  // The shape of a tensor of scores may differ between ranks, because it has the rank's rows.
+  for (const core::ScoreTensor& row : core::kScoreTensors) {
     const auto& t = params.*row.param;
     add(row.name, !t ? "none" : row.is_of_scores() ? "given" : core::shape_text(t->shape));
   }
@@ -97,8 +97,8 @@ core::Problem checked_problem(const Arguments& a, const core::WholeLengths& whol
     throw Error(ErrorCode::kUnsupported,
                 fmt::format("q: on {}, allowed {} with {}", device_text(a.q.device), *allowed, a.function));
   }
-  for (const core::ScoreTensor& row : core::kScoreTensors) {  // Parts of a row over different keys are merged by their
-                                                              // lse, which some tensors of scores do not allow.
+  // Parts of a row over different keys are merged by their lse, which some tensors of scores do not allow.
+  for (const core::ScoreTensor& row : core::kScoreTensors) {
     if (!(a.params.*row.param) || has_only(row.mod, core::kTraitsOfSingleScores)) continue;
     throw Error(ErrorCode::kUnsupported, fmt::format("{}: given, allowed none with {}", row.name, a.function));
   }

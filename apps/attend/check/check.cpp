@@ -219,8 +219,9 @@ struct Block {
 template <class BlockOf>
 void judge_by_blocks(TensorError& error, const Tensor& reference, BlockOf block_of) {
   constexpr std::int64_t kRows = 64;
-  constexpr std::int64_t kFewRows = 8;  // If fewer rows than this remain at the end, they join the preceding group,
-                                        // because the errors of so few rows are random.
+  // If fewer rows than this remain at the end, they join the preceding group, because the errors of so few rows are
+  // random.
+  constexpr std::int64_t kFewRows = 8;
   const std::int64_t rows = reference.shape[2];
   const std::int64_t cols = reference.shape[3];
   double worst = 1;
@@ -275,8 +276,8 @@ struct HalfResult {
 
 /// Returns the tolerance of the mean squared error of a 16-bit result.
 double allowed_mse(const TensorError& standard, const Tensor& reference, DType result) {
-  constexpr std::int64_t kMinRows = 64;  // fewer rows are not judged, because the entries of a row share the error of
-                                         // its delta
+  // Results with fewer rows are not judged, because all entries of a row share the error of its delta.
+  constexpr std::int64_t kMinRows = 64;
   constexpr std::int64_t kMinEntries = 512;
   const std::int64_t entries = reference.numel();
   if (!core::is_narrow(result) || entries < kMinEntries || entries / reference.shape[3] < kMinRows) return kInfinity;

@@ -207,8 +207,8 @@ float root_of_squares(const float* a, const float* b, std::int64_t n) {
 }
 
 constexpr float kSum = 4 * 0x1p-24F;  // relative error of a sum: a few float32 roundings, in any order of additions
-constexpr float kLeast = std::numeric_limits<float>::min();  // Absolute error of a probability. A smaller probability
-                                                             // may have become 0.
+// Absolute error of a probability. A smaller probability may have become 0.
+constexpr float kLeast = std::numeric_limits<float>::min();
 
 /// Returns e_ij, the relative error of exp(s_ij - lse_i). It follows from the possible error of s_ij - lse_i. The error
 /// of s_ij is that of its sum of products, and the error of lse_i is about the same.
@@ -362,9 +362,8 @@ void dsinks_noise(const Problem& p) {
     for (std::int64_t head = 0; head < p.num_heads_q; ++head) {
       const double sink = core::load(*p.sinks, s.index, head, 0, 0);
       Rows o = magnitudes(core::q_matrix(p.o, s, head));
-      for (float& x : o.values)
-        x = std::max(x, least);  // smaller numbers have the same absolute rounding error as the
-                                 // smallest normal number
+      // Smaller numbers have the same absolute rounding error as the smallest normal number.
+      for (float& x : o.values) x = std::max(x, least);
       const Rows dout = magnitudes(core::q_matrix(p.dout, s, head));
       double& sum = sums[(dsinks.shape[0] == 1 ? 0 : index) * p.num_heads_q + head];
       for (std::int64_t i = 0; i < s.seqlen_q; ++i) {

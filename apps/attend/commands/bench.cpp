@@ -104,8 +104,8 @@ std::vector<Result> time_problem(const BenchOptions& options, const Workload& w,
 }  // namespace
 
 int bench(const BenchOptions& options) {
-  std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);  // Output to files and pipes is line-buffered too, so that rows appear
-                                                  // immediately.
+  // Output to files and pipes is line-buffered too, so that rows appear immediately.
+  std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);
   set_threads(options.threads);
   const std::vector<GridEntry> grid = entries_of(options);
   for (const GridEntry& entry : grid) require_memory_for(entry.spec);

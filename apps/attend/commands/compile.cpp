@@ -143,8 +143,8 @@ int compile(const CompileOptions& options) {
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
   bool all_pass = true;
   std::vector<Row> rows = rows_for(options);
-  std::vector<std::jthread> workers;  // declared after the rows, so that it is joined before they are destroyed, even
-                                      // if a compilation fails
+  // Declared after the rows, so that it is joined before they are destroyed, even if a compilation fails.
+  std::vector<std::jthread> workers;
   auto results = start(rows, workers);
   print_header();
   Progress progress("compile", static_cast<std::int64_t>(rows.size()));

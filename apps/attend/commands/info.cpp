@@ -94,8 +94,8 @@ int info(const InfoOptions& options) {
     return kExitDone;
   }
   constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
-  const std::string simd =
-      fmt::format("{}, bfloat16 by {}", cpu_simd_target(), cpu_bf16_unit());  // done first, because it may throw
+  // These calls come first, because they may throw.
+  const std::string simd = fmt::format("{}, bfloat16 by {}", cpu_simd_target(), cpu_bf16_unit());
   fmt::print("attend    {}\n", version());
   fmt::print("CPU       {}\n", cpu_model());
   fmt::print("SIMD      {}\n", simd);

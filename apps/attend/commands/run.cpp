@@ -53,8 +53,8 @@ io::HostTensor read_lse_like(const fs::path& path) {
 
 void read_folder(const RunOptions& options, Job& job) {
   const fs::path& folder = options.data;
-  const io::FolderLock lock(folder, io::FolderLock::Kind::kShared);  // the lock ensures that O and logsumexp are from
-                                                                     // the same run
+  // The lock ensures that O and logsumexp are from the same run.
+  const io::FolderLock lock(folder, io::FolderLock::Kind::kShared);
   const io::FolderSpec spec = io::parse_folder_path(folder);
   Workload& w = job.work;
   w.q = io::read_bin(folder, "Q.bin", spec.dtype, spec.q_shape());
@@ -122,7 +122,7 @@ void read_own(const RunOptions& options, Job& job) {
     if (options.score) w.score = std::make_shared<const UserScore>(*options.score, std::move(captures));
   } catch (const Error& error) {
     const bool is_of_mask = std::string_view(error.what()).starts_with("mask");
-    // completes the flag's name, for example "--score: column 3: ..."
+    // Completes the flag's name, for example "--score: column 3: ...".
     throw Error(error.code(), std::string(is_of_mask ? "--block_" : "--") + error.what());
   }
 }
@@ -143,8 +143,8 @@ void plan_outputs(const RunOptions& options, Job& job) {
     add("dQ", w.dq, npy);
     add("dK", w.dk, npy);
     add("dV", w.dv, npy);
-    for (std::size_t i = 0; i < w.score_gradients.size(); ++i) {  // these are written as .npy, like the option tensors
-                                                                  // that they belong to
+    // These are written as .npy, like the option tensors that they belong to.
+    for (std::size_t i = 0; i < w.score_gradients.size(); ++i) {
       if (w.score_gradients[i]) add(core::kScoreTensors[i].gradient, *w.score_gradients[i], true);
     }
     for (std::size_t i = 0; i < w.capture_gradients.size(); ++i) {
@@ -312,8 +312,8 @@ int finish(const RunOptions& options, Prepared& prepared, std::vector<Result>& r
   for (std::size_t i = 0; i < prepared.handles.size(); ++i) {
     prepared.files.append(prepared.handles[i], output_header(job.outputs[i]));
     for (auto rest = job.outputs[i].tensor->bytes(); !rest.empty();) {
-      constexpr std::size_t kPiece = 1 << 26;  // piece size in bytes; small enough to react to an interrupt between
-                                               // pieces
+      // Piece size in bytes; small enough to react to an interrupt between pieces.
+      constexpr std::size_t kPiece = 1 << 26;
       stop_if_interrupted();
       const auto piece = rest.first(std::min(rest.size(), kPiece));
       prepared.files.append(prepared.handles[i], piece);

@@ -26,9 +26,9 @@ using cuda::Family;
 /// One variant of the sweep.
 struct Point {
   cuda::Choice choice;
-  std::string settings = {};  // for example "block_n=64 stages=2"; empty for the variant that the family chooses by
-                              // itself
-  std::string error = {};     // the reason why the variant cannot run, if there is one
+  // For example "block_n=64 stages=2"; empty for the variant that the family chooses by itself.
+  std::string settings = {};
+  std::string error = {};  // the reason why the variant cannot run, if there is one
   int registers = 0, spill_bytes = 0;
   double difference = 0;  // largest difference from the result of the variant that the family chooses
   Timing timing = {};

@@ -35,9 +35,9 @@ struct AttentionOptions {
   std::int64_t window_left = -1;
   std::int64_t window_right = -1;
   std::optional<double> scale;
-  std::array<double, core::kScoreNumbers.size()> score_numbers = {};  ///< values of the options in core::kScoreNumbers,
-                                                                      ///< in that order
-  std::uint64_t seed = 42;                                            ///< seed of dropout
+  /// Values of the options in core::kScoreNumbers, in that order.
+  std::array<double, core::kScoreNumbers.size()> score_numbers = {};
+  std::uint64_t seed = 42;  ///< seed of dropout
   std::uint64_t offset = 0;
 
   /// Returns the library's parameters. The characters of `compute` must outlive them.
@@ -51,10 +51,10 @@ struct RunOptions {
   AttentionOptions attention;
   std::filesystem::path data;  ///< input folder; if empty, the .npy files below are read
   std::filesystem::path q, k, v, dout, o, lse;
-  std::array<std::filesystem::path, core::kScoreTensors.size()> score_tensors;  ///< files of the tensors in
-                                                                                ///< core::kScoreTensors, in that order
-  std::optional<std::string> score;                                             ///< text of a score function
-  std::optional<std::string> block_mask;                                        ///< text of a mask function
+  /// Files of the tensors in core::kScoreTensors, in that order.
+  std::array<std::filesystem::path, core::kScoreTensors.size()> score_tensors;
+  std::optional<std::string> score;       ///< text of a score function
+  std::optional<std::string> block_mask;  ///< text of a mask function
   /// Names and .npy files of the tensors that both functions may read.
   std::vector<std::pair<std::string, std::filesystem::path>> captures;
   std::filesystem::path output_dir;
@@ -126,9 +126,9 @@ struct InfoOptions {
 struct ExplainOptions {
   io::FolderSpec spec;
   AttentionOptions attention;
-  std::array<bool, core::kScoreTensors.size()> score_tensors = {};  ///< whether each tensor of core::kScoreTensors is
-                                                                    ///< present, with separate values for every head
-  std::optional<DeviceType> device;                                 ///< if unset, a GPU if there is one
+  /// Whether each tensor of core::kScoreTensors is present, with separate values for every head.
+  std::array<bool, core::kScoreTensors.size()> score_tensors = {};
+  std::optional<DeviceType> device;  ///< if unset, a GPU if there is one
   bool json = false;
 };
 

@@ -43,8 +43,7 @@ std::string did_you_mean(std::string_view text, const std::vector<std::string>& 
   if (plain.size() < 2) return "";
   std::string_view best;
   std::size_t least =
-      std::max<std::size_t>(plain.size() < 4 ? 1 : 2, plain.size() / 3) + 1;  // large enough to accept two swapped
-                                                                              // letters
+      std::max<std::size_t>(plain.size() < 4 ? 1 : 2, plain.size() / 3) + 1;  // accepts two swapped letters
   for (const std::string& candidate : candidates) {
     const bool begins = candidate.starts_with(plain);
     const std::size_t cost = begins ? 1 : edits(plain, candidate);

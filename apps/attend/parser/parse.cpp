@@ -225,8 +225,8 @@ CompileOptions finish(CompileOptions options, const Raw& raw) {
     try {
       (void)cuda::find_arch(arch);
     } catch (const Error& error) {
-      refuse(fmt::format("--{}", error.what()));  // completes the flag's name, for example "--arch: 'sm_1', allowed
-                                                  // ..."
+      // Completes the flag's name, for example "--arch: 'sm_1', allowed ...".
+      refuse(fmt::format("--{}", error.what()));
     }
   }
   std::vector<std::string> allowed = {"all"};
@@ -380,8 +380,8 @@ Command parse(const std::vector<std::string>& given) {
   check_command(arguments);
   if (!command.starts_with('-')) check_flags(*line.app.get_subcommand(command), arguments);
   try {
-    std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // CLI11 expects the arguments in reverse
-                                                                              // order
+    // CLI11 expects the arguments in reverse order.
+    std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
     line.app.parse(reversed);
   } catch (const CLI::CallForVersion& version_text) {
     return Message{std::string(version_text.what()) + "\n"};

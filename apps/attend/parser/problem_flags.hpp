@@ -31,8 +31,8 @@ struct AttentionFlags {
 struct ProblemFlags {
   AttentionFlags attention;
   std::string sizes;
-  std::size_t dtype = 2;                                    // index of bf16; a command may set another type before
-                                                            // add()
+  // Index of bf16; a command may set another type before add().
+  std::size_t dtype = 2;
   std::int64_t heads_kv = 0, seqlen_k = 0, head_dim_v = 0;  // 0 means the value of the corresponding size of q
 
   void add(CLI::App& app, const char* flag, AttentionOptions& options);

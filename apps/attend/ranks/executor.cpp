@@ -77,8 +77,8 @@ class RingExecutor : public Executor {
     if (work_.dout) mine_.dout = rows_of(work_.dout->view());
     mine_.allocate_backward();
     for (auto& gradient : mine_.score_gradients) gradient.reset();  // a ring computes no gradients of score tensors
-    if (!has_forward_) {                                            // without a forward pass, o and lse are those of an
-                                                                    // earlier run
+    // Without a forward pass, o and lse are those of an earlier run.
+    if (!has_forward_) {
       mine_.o = rows_of(work_.o.view());
       mine_.lse = rows_of(work_.lse.view());
     }

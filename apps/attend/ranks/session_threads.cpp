@@ -52,8 +52,8 @@ class ThreadSession : public RingSession {
       text = table_.failures[rank];
       if (!text.empty() && rank > 0) text += " (on rank " + std::to_string(rank) + ")";
     }
-    table_.barrier.arrive_and_wait();  // waits until all ranks have read the failures; afterwards the table may be
-                                       // overwritten
+    // Waits until all ranks have read the failures; afterwards the table may be overwritten.
+    table_.barrier.arrive_and_wait();
     return text;
   }
 

@@ -19,8 +19,8 @@ namespace attend::cli {
 namespace {
 
 constexpr int kWarmUps = 2;
-constexpr int kCallsOfAGpuSample = 3;  // calls that are timed together, so that the host runs ahead of the GPU as in a
-                                       // real program
+// Calls that are timed together, so that the host runs ahead of the GPU as in a real program.
+constexpr int kCallsOfAGpuSample = 3;
 
 /// Returns normally distributed numbers. Zeros would not be realistic, because their products need less power.
 const io::HostTensor& numbers(DType dtype) {
@@ -274,9 +274,8 @@ std::vector<PassTimes> time_rank(const RingOptions& options, const RingContext& 
     if (pass != Mode::kBoth) {
       ring::Timeline timeline(place.on_gpu());
       together();
-      for (int n = 1; place.on_gpu() && n < kCallsOfAGpuSample; ++n)
-        ring(pass);  // warms up, so that the clock is that of
-                     // consecutive calls
+      // Warms up, so that the GPU has the clock of consecutive calls.
+      for (int n = 1; place.on_gpu() && n < kCallsOfAGpuSample; ++n) ring(pass);
       context.transport().record_in(&timeline);
       ring(pass);
       context.transport().record_in(nullptr);

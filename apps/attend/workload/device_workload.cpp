@@ -51,8 +51,8 @@ DeviceWorkload::TensorSet DeviceWorkload::upload_all() {
   set.o = upload(host_.o);
   set.lse = upload(host_.lse);
   for (std::size_t i = 0; i < set.score_tensors.size(); ++i) set.score_tensors[i] = upload_if(host_.score_tensors[i]);
-  if (host_.dq.dtype() != host_.q.dtype() || host_.dq.shape() != host_.q.shape())
-    return set;  // the workload has no backward pass
+  // Without memory for dq, the workload has no backward pass.
+  if (host_.dq.dtype() != host_.q.dtype() || host_.dq.shape() != host_.q.shape()) return set;
   set.dout = upload(host_.dout ? *host_.dout : host_.ones());
   set.dout.shape = host_.dout_view().shape;
   set.dout.stride = host_.dout_view().stride;

@@ -10,10 +10,10 @@ namespace attend::cli {
 struct Timing {
   double median_ms = 0;
   double fastest_ms = 0;
-  double quartile_ms[2] = {0, 0};  ///< a quarter of the samples is below the first number, and a quarter is above the
-                                   ///< second
-  std::int64_t runs = 0;           ///< number of samples
-  double sm_mhz = 0;               ///< clock of the GPU just after the last sample; 0 on a CPU
+  /// A quarter of the samples is below the first number, and a quarter is above the second.
+  double quartile_ms[2] = {0, 0};
+  std::int64_t runs = 0;  ///< number of samples
+  double sm_mhz = 0;      ///< clock of the GPU just after the last sample; 0 on a CPU
 };
 
 /// Runs the timed work once or several times, as the measurement requires. Returns the time of one call in

@@ -32,9 +32,9 @@ struct Workload {
 
   // The outputs. Backward also reads o and lse.
   io::HostTensor o, lse, dq, dk, dv;
-  ScoreTensors score_gradients;                   // gradients of those tensors in score_tensors that have one
-  std::vector<io::HostTensor> capture_gradients;  // gradients of score->learned_captures(); their shapes are padded
-                                                  // with ones
+  ScoreTensors score_gradients;  // gradients of those tensors in score_tensors that have one
+  // Gradients of score->learned_captures(); their shapes are padded with ones.
+  std::vector<io::HostTensor> capture_gradients;
 
   /// Allocates o and lse and fills them with poison. The shapes of q and v must be valid, but need not match.
   void allocate_forward();

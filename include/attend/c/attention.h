@@ -36,7 +36,8 @@ ATTEND_API void attend_varlen_init(attend_varlen* varlen, size_t struct_size);
 ///
 /// With sinks, p[i,j] = exp(s[i,j]) / (exp(sink) + sum_j exp(s[i,j])).
 ///
-/// Masks are aligned to the bottom right corner. For seqlen_q = 2 and seqlen_k = 5, a causal mask keeps the keys marked 1:
+/// Masks are aligned to the bottom right corner. For seqlen_q = 2 and seqlen_k = 5, masks keep the keys marked 1. The
+/// left example is a causal mask:
 ///
 ///     1 1 1 1 0        window_left = 1, window_right = 0:    0 0 1 1 0
 ///     1 1 1 1 1                                              0 0 0 1 1

@@ -28,8 +28,8 @@ struct Columns {
 constexpr int kChunk = 2 * kLanes;
 constexpr int kKeysAtOnce = 4;
 constexpr int kRowsAtOnce = 4;
-constexpr int kSums = HWY_TARGET <= HWY_AVX3 ? 16 : 8;  // number of vectors of sums that fit into registers together
-                                                        // with their operands
+// Number of vectors of sums that fit into registers together with their operands.
+constexpr int kSums = HWY_TARGET <= HWY_AVX3 ? 16 : 8;
 
 HWY_INLINE Columns even_and_odd(hn::Vec<UintTag> pairs) {
   return {hn::BitCast(kFloats, hn::ShiftLeft<16>(pairs)),

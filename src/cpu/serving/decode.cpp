@@ -100,8 +100,9 @@ int threads_for(const DecodeProblem& p, const std::vector<TileWork>& tiles) {
 }  // namespace
 
 void decode(const DecodeProblem& p) {
-  choose_simd_target();  // Must run before threads start, because an exception about an environment variable reaches
-                         // the caller only from this thread.
+  // Must run before threads start, because an exception about an environment variable reaches the caller only from this
+  // thread.
+  choose_simd_target();
   std::vector<TileWork> tiles = tiles_of(p);
   const int threads = threads_for(p, tiles);
   const bool prefetches = exceeds_caches(p, tiles, threads);

@@ -26,8 +26,8 @@ struct DecodeTile {
   std::int64_t key_head;
   std::int64_t row_begin;  ///< first row of the tile; rows are numbered in the order (row, head of the group)
   int rows;
-  bool prefetches = true;  ///< true if its keys and values must be fetched from memory, false if they may be in a
-                           ///< processor cache
+  /// True if its keys and values must be fetched from memory, false if they may be in a processor cache.
+  bool prefetches = true;
 
   [[nodiscard]] std::int64_t head(const core::DecodeProblem& p, int r) const {
     return key_head * p.heads_per_group() + (row_begin + r) % p.heads_per_group();

@@ -92,9 +92,8 @@ class RowWeights {
     double highest = sink_;
     for (std::size_t n = 0; n < lses_.size(); ++n) {
       lses_[n] = core::load(core::input_view(p_.states[n].lse), batch_, head_, row, 0);
-      if (lses_[n] > highest || std::isnan(lses_[n]))
-        highest = lses_[n];  // a NaN becomes the highest value and stays
-                             // it
+      // A NaN becomes the highest value and stays it.
+      if (lses_[n] > highest || std::isnan(lses_[n])) highest = lses_[n];
     }
     rows.clear();
     if (highest == kNone) return kNone;

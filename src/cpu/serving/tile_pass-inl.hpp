@@ -39,8 +39,8 @@ struct ScoreUnit {
 constexpr int kRowsWidened = 32;
 static_assert(kRowsWidened % kKeysAtOnce == 0 && kLeaf % kRowsWidened == 0);
 static_assert(kLeavesAtOnce * kRowsWidened <= kMostAhead && kLeavesAtOnce % kKeysAtOnce == 0);
-constexpr int kRowsOfSeveral = kTileRows / kLeavesAtOnce;  // largest number of query rows for which several leaves are
-                                                           // computed at a time
+// Largest number of query rows for which several leaves are computed at a time.
+constexpr int kRowsOfSeveral = kTileRows / kLeavesAtOnce;
 
 /// State of a tile while it visits leaves. T is the type of the cache. For an 8-bit cache, T is float, and a few rows
 /// at a time are converted to floats before they are multiplied.
@@ -99,7 +99,7 @@ class TilePass {
 
   /// Multiplies the query rows with the keys. The keys are in the order of keys_.
   void multiply_keys() {
-    // distance in floats between the scores of neighbouring keys
+    // Distance in floats between the scores of neighbouring keys.
     const std::int64_t step = keys_.leaves > 1 ? kRowsOfSeveral * kLeaf : 1;
     const std::int64_t row_bytes = p_.head_dim * dtype_bytes(p_.k.dtype);
     const std::int64_t wanted = kKeyBytesAhead / row_bytes / keys_.leaves;
@@ -250,7 +250,8 @@ class TilePass {
     }
   }
 
-  /// Turns the scores of row r in leaf n into exponentials. Also computes the maximum of the scores and the sum of the exponentials.
+  /// Turns the scores of row r in leaf n into exponentials. Also computes the maximum of the scores and the sum of the
+  /// exponentials.
   void softmax(int n, int r, const State& state) {
     const LeafKeys& keys = keys_.leaf[n];
     finish_scores(n, r);

@@ -192,8 +192,8 @@ class DeviceGradientRing {
   /// rank holds no keys in the step. Must be called in every step except the first.
   void pass_on(int step, KeySums* share) {
     const int owner = plan_.owner(step);
-    wait();  // Waits for the exchange of the previous step. Received sums may then be read, and sent sums may be
-             // overwritten.
+    // Waits for the exchange of the previous step. Received sums may then be read, and sent sums may be overwritten.
+    wait();
     if (share != nullptr) {
       const TimedSpan span(pass_.timeline(), Activity::kCopy, step, pass_.stream());
       complete(*share);
@@ -214,8 +214,8 @@ class DeviceGradientRing {
 
   /// Stores dk and dv. Must be called after the last step and after all updates of own().
   void finish() {
-    wait();  // Waits until the other ranks' sums for this rank's keys have arrived and the last contribution has been
-             // sent.
+    // Waits until the other ranks' sums for this rank's keys have arrived and the last contribution has been sent.
+    wait();
     const TimedSpan span(pass_.timeline(), Activity::kCopy, plan_.num_ranks(), pass_.stream());
     clear_unwritten(own_.written, own_.tensors(), pass_.stream());
     const Problem& p = call_.problem;

@@ -65,9 +65,8 @@ void heads_backward(Engine& engine, const Call& call, const Tensor* deltas) {
   const Share share = backward_share(call, make, deltas);
   HeadExchange exchange(engine, HeadLayout(call), share.in, share.out);
   exchange.to_heads();
-  for (const Dealt& gradient : share.out)
-    engine.fill(gradient.heads, 0);  // rows and keys that no problem covers keep
-                                     // these values
+  // Rows and keys that no problem covers keep these values.
+  for (const Dealt& gradient : share.out) engine.fill(gradient.heads, 0);
   run(engine, call, share.problem);
   exchange.to_rows();
   engine.finish();

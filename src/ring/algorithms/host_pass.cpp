@@ -18,7 +18,7 @@ namespace {
 /// Returns whether a row of `rounded`, a 16-bit tensor, differs from the same row of `exact` by at most two roundings.
 /// Two are allowed because the sums in `exact` may have been added in another order.
 bool rounds_to(const Tensor& exact, const Tensor& rounded, std::int64_t batch, std::int64_t head, std::int64_t row) {
-  // relative distance of neighbouring numbers
+  // Relative distance of neighbouring numbers.
   const double spacing = 2 * core::dtype_traits(rounded.dtype).unit_roundoff;
   const double subnormal = std::max(0x1p-24, spacing * core::dtype_traits(rounded.dtype).smallest_normal);
   for (std::int64_t c = 0; c < rounded.shape[3]; ++c) {

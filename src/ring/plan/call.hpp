@@ -15,27 +15,27 @@ namespace attend::ring {
 /// heads, which is computed from these fields.
 struct HeadShare {
   int count = 1, index = 0;
-  std::int64_t first_sequence = 0;  ///< number of the tensors' first sequence among all sequences of the caller's
-                                    ///< tensors
+  /// Number of the tensors' first sequence among all sequences of the caller's tensors.
+  std::int64_t first_sequence = 0;
 };
 
 struct Call {
   core::Problem problem;  ///< the problem with the rank's tensors; cu_seqlens are in host memory
   Plan plan;
   RingAlgorithm algorithm = RingAlgorithm::kExchange;  ///< never kAutomatic
-  Plan heads_plan;                                     ///< only for kAllToAll: the plan of a single rank that holds all
-                                                       ///< rows and keys
-  Groups groups;                                       ///< only for kTwoLevel
-  Plan group_plan;                                     ///< only for kTwoLevel: the plan of the ring of groups
+  /// Only for kAllToAll: the plan of a single rank that holds all rows and keys.
+  Plan heads_plan;
+  Groups groups;    ///< only for kTwoLevel
+  Plan group_plan;  ///< only for kTwoLevel: the plan of the ring of groups
   HeadShare heads;
   /// The backend that computes all pieces. It is null on a GPU, where each piece uses the backend that is best for it.
   const core::Backend* backend = nullptr;
   std::string compute;       ///< the caller's argument `compute`
   DType partial_dtype = {};  ///< dtype of partial results: f32, or f64 if the backend computes in f64
-  std::vector<std::int32_t> cu_seqlens_q, cu_seqlens_k;  ///< copies of the caller's arrays if those are on a GPU;
-                                                         ///< otherwise empty
-  std::optional<Varlen> varlen_of_caller;                ///< the caller's varlen if its arrays are on a GPU; otherwise
-                                                         ///< unset
+  /// Copies of the caller's arrays if those are on a GPU; otherwise empty.
+  std::vector<std::int32_t> cu_seqlens_q, cu_seqlens_k;
+  /// The caller's varlen if its arrays are on a GPU; otherwise unset.
+  std::optional<Varlen> varlen_of_caller;
 };
 
 }  // namespace attend::ring

@@ -187,8 +187,8 @@ class Model {
   }
 
  private:
-  static constexpr int kMostRanks = 32;  // maximum number of ranks that the model evaluates; if there are more, it
-                                         // evaluates a sample
+  // Maximum number of ranks that the model evaluates; if there are more, it evaluates a sample.
+  static constexpr int kMostRanks = 32;
 
   [[nodiscard]] static RingCandidate candidate(RingAlgorithm algorithm) {
     RingCandidate c;

@@ -149,8 +149,8 @@ OwnPieces Plan::own_pieces(int rank) const {
 
 std::vector<Piece> Plan::pieces_of(const std::vector<Run>& all_rows, const std::vector<Run>& keys) const {
   std::vector<Piece> pieces;
-  std::size_t first = 0;  // index of the first run of keys in the sequence of `rows`, or in a later sequence if it has
-                          // no keys
+  // Index of the first run of keys in the sequence of `rows`, or in a later sequence if it has no keys.
+  std::size_t first = 0;
   for (const Run& rows : all_rows) {
     while (first < keys.size() && keys[first].sequence < rows.sequence) ++first;
     for (std::size_t n = first; n < keys.size() && keys[n].sequence == rows.sequence; ++n) {

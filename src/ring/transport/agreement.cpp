@@ -34,8 +34,8 @@ Fields unpacked(std::string_view text) {
   return fields;
 }
 
-constexpr std::size_t kUsualRoom = 2048;  // bytes for the fields of a typical call; a call with many packed sequences
-                                          // needs more
+// Bytes for the fields of a typical call; a call with many packed sequences needs more.
+constexpr std::size_t kUsualRoom = 2048;
 
 constexpr const char* kNumber = "call number";
 // Name of the first field of a refusal. Its value is the error code, and the value of the second field is the error

@@ -42,8 +42,8 @@ class DeviceState {
 
  private:
   int device_;
-  std::optional<cuda::OwnStream> stream_;  // this member and the next two must be destroyed while the context is
-                                           // current
+  // This member and the next two must be destroyed while the context is current.
+  std::optional<cuda::OwnStream> stream_;
   std::optional<cuda::Event> returned_;
   cuda::DeviceMemory memory_;
   std::uint64_t generation_ = 0;

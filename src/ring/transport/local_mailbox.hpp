@@ -42,8 +42,8 @@ struct alignas(64) Mailbox {
   std::uint64_t offset, bytes;  ///< place of the message in the sender's memory
   MemoryOfRank memory;
 
-  std::atomic<std::uint64_t> opened;  ///< generation of the sender's memory that the receiver has open; 0 if it has
-                                      ///< none open
+  /// Generation of the sender's memory that the receiver has open; 0 if it has none open.
+  std::atomic<std::uint64_t> opened;
 };
 
 /// Board of one rank. The rank writes it, and all ranks read it.

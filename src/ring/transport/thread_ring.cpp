@@ -21,8 +21,8 @@ namespace attend::ring {
 namespace {
 
 constexpr std::size_t kNumChannels = 5;
-constexpr auto kDeviceChannel = static_cast<Channel>(4);  // channel that exchange() uses, in addition to those of
-                                                          // Channel
+// Channel that exchange() uses, in addition to those of Channel.
+constexpr auto kDeviceChannel = static_cast<Channel>(4);
 
 enum class MessageState : std::uint8_t { kPosted, kBeingCopied, kTaken };
 
