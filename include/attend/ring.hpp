@@ -56,9 +56,9 @@ enum class Sharding : std::uint8_t { kContiguous, kZigzag, kStriped };
 ///               heads as a single device would. The number of ranks must divide num_heads_q and num_heads_k.
 ///
 ///   kTwoLevel:  Ranks form groups of neighbours. With kStriped, a group instead consists of every n-th rank, where n
-///               is the number of groups. Heads are distributed within a group as with kAllToAll. Keys and values travel
-///               between groups as with kExchange. The group size must divide num_heads_q, num_heads_k and the number
-///               of ranks, and be smaller than the number of ranks. The cost model chooses the group size.
+///               is the number of groups. Heads are distributed within a group as with kAllToAll. Keys and values
+///               travel between groups as with kExchange. The group size must divide num_heads_q, num_heads_k and the
+///               number of ranks, and be smaller than the number of ranks. The cost model chooses the group size.
 ///
 ///   kAutomatic: The cost model chooses the algorithm with the lowest estimated time. explain_ring() reports the
 ///               choice.
@@ -216,9 +216,9 @@ ATTEND_API void unshard(Sharding sharding, const ConstTensor& local, const Tenso
 /// `stream`, and blocks travel on a separate stream of the context. All ranks must call. Before any other data is sent,
 /// the ranks compare shapes and options. The host waits for this comparison. On a GPU it also waits until blocks of
 /// earlier calls have been sent, so the call cannot be captured in a graph.
-/// @throws Error under the conditions of forward, and if a rank's shapes or options differ from those of rank 0. Every
-///   rank throws the same error, and no output has been written. Rings of MPI refuse tensors on a GPU, and rings of
-///   NCCL refuse tensors on a CPU. On a GPU, bias and mask are refused with kStriped, kAllToAll or kTwoLevel.
+/// @throws Error in the same situations as forward, and if a rank's shapes or options differ from those of rank 0.
+///   Every rank throws the same error, and no output has been written. Rings of MPI refuse tensors on a GPU, and rings
+///   of NCCL refuse tensors on a CPU. On a GPU, bias and mask are refused with kStriped, kAllToAll or kTwoLevel.
 ATTEND_API void ring_forward(const RingContext& context, const ConstTensor& q, const ConstTensor& k,
                              const ConstTensor& v, const Tensor& o, const Tensor* lse, const Params& params = {},
                              const RingParams& ring_params = {}, Stream stream = nullptr);
@@ -235,7 +235,7 @@ ATTEND_API void ring_forward(const RingContext& context, const ConstTensor& q, c
 /// The call needs memory in addition to the tensors. On CPUs it needs two blocks of k and v, four blocks of dk and dv,
 /// and dq in float32 and float64. On a GPU it needs three blocks of k and v, five blocks of dk and dv, and dq in
 /// float32.
-/// @throws Error under the conditions of ring_forward.
+/// @throws Error in the same situations as ring_forward.
 ATTEND_API void ring_backward(const RingContext& context, const ConstTensor& dout, const ConstTensor& q,
                               const ConstTensor& k, const ConstTensor& v, const ConstTensor& o, const ConstTensor& lse,
                               const Tensor& dq, const Tensor& dk, const Tensor& dv, const Params& params = {},

@@ -234,7 +234,7 @@ ATTEND_API void append(const AppendCall& call);
 /// cache, with the lengths before the append, and the same number of sequences. The query rows are those of `call`, so
 /// append.q, q_out, cu_seqlens_q and max_seqlen_q must be unset. q is normalised and rotated as `append` specifies,
 /// without being written to memory.
-/// @throws Error under the conditions of both functions, before anything is written.
+/// @throws Error in the same situations as both functions, before anything is written.
 ATTEND_API void decode(const AppendCall& append, const DecodeCall& call);
 
 /// Result of attention over some of the keys, computed by decode() or forward() without sinks.

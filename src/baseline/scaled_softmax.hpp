@@ -27,7 +27,7 @@ struct ScaledSoftmax {
 /// @throws Error (kUnsupported) if the kernel does not support a dtype, a length or an address.
 [[nodiscard]] KernelSpec scaled_softmax_spec(const ScaledSoftmax& call, const Arch& arch);
 
-/// Queues the kernel on `stream`. The device's context must be current. @throws Error under the conditions of
+/// Queues the kernel on `stream`. The device's context must be current. @throws Error in the same situations as
 /// scaled_softmax_spec().
 void scaled_softmax(const ScaledSoftmax& call, int device, StreamHandle stream);
 

@@ -20,9 +20,9 @@ struct Backend {
   /// True if "auto" may choose the backend. False for kernels that serve as lessons, and for backends that are never
   /// the fastest.
   bool in_auto = true;
-  /// True for one backend of each device, the one that supports the most options. If no backend supports a problem,
-  /// "auto" reports why this backend does not. But if another backend supports the problem's options, "auto" reports
-  /// the reason of the first such backend.
+  /// True for one backend of each device, the one that supports the most options. If no backend can run a problem,
+  /// "auto" reports why this backend cannot. If this backend does not even support the problem's options, "auto"
+  /// instead reports the reason of the first backend that does.
   bool is_fallback = false;
   DTypes dtypes = {~0U};  ///< q must have one of these dtypes; other conditions may apply
   /// Returns one line with the reason why the backend cannot run this problem, or nothing if it can. Example:

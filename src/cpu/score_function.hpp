@@ -48,7 +48,7 @@ class RowFunction {
   std::span<const CapturedView> captures_;
   std::size_t padded_;  // number of elements in a buffer
   int count_ = 0;
-  std::vector<double> scalars_;  // each is a float32, an integer or a bool
+  std::vector<double> scalars_;  // each value is a float32, an integer or a bool
   std::vector<float> floats_;
   std::vector<std::int32_t> ints_;
   // Scalars that are copied to vectors. First come the operands of one instruction, then the results.

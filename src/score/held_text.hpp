@@ -14,8 +14,8 @@ namespace attend::score {
 /// Source code for a function. `before` is declared before CustomScoreCode (kernels/attention/custom_score.cuh).
 /// `members` are these members of it:
 ///
-///   kHoldsAll: no other element varies from pair to pair; if it is false, there are not enough registers to hold
-///   elements
+///   kHoldsAll: no other element varies from pair to pair; if it is false, no element is held, because there are not
+///   enough registers
 ///
 ///   kHolds: there are held elements; if it is false, the other members exist but are meaningless
 ///

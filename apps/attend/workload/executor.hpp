@@ -22,7 +22,7 @@ struct Choice {
   std::string note;
 
   /// Returns the backend of one pass, which must be kForward or kBackward. Backward needs the results of forward. If
-  /// only backward was requested, `forward` may therefore be empty; the backend of backward then computes both passes.
+  /// only backward was requested and `forward` is empty, the backend of backward therefore computes both passes.
   [[nodiscard]] const std::string& compute(Mode pass) const {
     return (pass == Mode::kForward && !forward.empty()) || backward.empty() ? forward : backward;
   }

@@ -18,7 +18,7 @@ class UserScore {
     bool is_constant = false;  ///< if true, its gradient is not computed
   };
 
-  /// @throws Error under the conditions of ScoreFunction's constructor.
+  /// @throws Error in the same situations as ScoreFunction's constructor.
   UserScore(const std::string& text, std::vector<Capture> captures);
 
   [[nodiscard]] const ScoreFunction& function() const { return function_; }

@@ -32,8 +32,8 @@ struct Part {
   std::int64_t place = -1;
 };
 
-/// Returns whether a call reads more data than the caches of the threads hold. Only then are prefetches used, because
-/// they cost more than they gain for data in a cache.
+/// Returns whether a call reads more data than the caches of the threads hold. Otherwise prefetches are not used,
+/// because for data in a cache they cost more than they gain.
 bool exceeds_caches(const DecodeProblem& p, const std::vector<TileWork>& tiles, int threads) {
   constexpr std::int64_t kCacheOfThread = 1 << 20;  // cache size per thread, in bytes
   std::int64_t leaves = 0;
