@@ -1,5 +1,5 @@
-// The program `attend`: parses the command line, runs the command, and reports every error in one line with an exit
-// status.
+// The program `attend`. It parses the command line and runs the command. It reports an error in one line and ends with
+// the corresponding exit status.
 #include <fmt/format.h>
 
 #include <cerrno>
@@ -16,7 +16,7 @@ namespace {
 
 using namespace attend;
 
-/// Returns `text` as one line, because the name of a file may contain any character.
+/// Replaces control characters in `text` by spaces, so that it is one line. A file name may contain any character.
 std::string one_line(std::string text) {
   for (char& c : text) {
     if (static_cast<unsigned char>(c) < ' ' || c == '\x7f') c = ' ';
@@ -25,7 +25,8 @@ std::string one_line(std::string text) {
 }
 
 int refuse(const std::string& message) {
-  std::fputs(("attend: " + one_line(message) + "\n").c_str(), stderr);  // fmt::print throws if stderr is full
+  // Fputs does not throw if stderr is full, as fmt::print would.
+  std::fputs(("attend: " + one_line(message) + "\n").c_str(), stderr);
   return cli::kExitRefused;
 }
 

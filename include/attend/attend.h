@@ -1,5 +1,5 @@
-// Exact attention from C: everything in the C++ interface, except rings of MPI and NCCL. Written in C99; also compiles
-// as C++.
+// Exact attention from C. It covers the C++ interface except rings of MPI and NCCL. The headers are C99 and also
+// compile as C++.
 //
 //   attend_tensor q, k, v, o;
 //   const int64_t shape[4] = {batch, num_heads, seqlen, head_dim};
@@ -13,31 +13,33 @@
 //   attend_error error;
 //   if (attend_forward(&call, &error) != ATTEND_OK) fprintf(stderr, "%s\n", error.message);
 //
-// Link with libattend_c (pkg-config attend_c, or attend::attend_c of the CMake package attend). libattend_c needs no
-// other library of attend. Its ABI is stable: functions, numbers and fields are added, never changed or removed.
-// Symbols carry the version ATTEND_1.
+// Link with libattend_c: use pkg-config attend_c, or attend::attend_c of the CMake package attend. libattend_c needs no
+// other library of attend. Its ABI is stable: later versions add functions, numbers and fields, but never change or
+// remove them. Symbols carry the version ATTEND_1.
 //
-// These rules hold for every function:
+// These conditions hold for every function:
 //
 // - It returns ATTEND_OK or another attend_status. The last argument, `error`, receives the error text of the C++
-//   interface; it may be null. No exception leaves a function.
+//   interface. It may be null. No function throws an exception.
 //
 // - A call that refuses its arguments writes nothing except `error`.
 //
-// - A pointer may be null only if its comment allows null. Other null pointers are refused.
+// - A pointer may be null only if its comment allows it. Functions refuse other null pointers.
 //
-// - Flags are 0 or 1. Fields named `reserved` are 0.
+// - A flag is 0 or 1. A field named `reserved` must be 0.
 //
-// - The memory that a struct points to must stay valid until the call is done: on a CPU until the function returns, on
-//   a GPU until the stream has done the work. The structs themselves may be destroyed when the function returns.
+// - The memory that a struct points to must stay valid until the call is done. On a CPU the call is done when the
+//   function returns, on a GPU when the stream has done the work. The structs themselves may be destroyed when the
+//   function returns.
 //
-// - Functions are thread-safe unless stated otherwise, as long as no call writes memory that another call reads or
-//   writes.
+// - Functions are thread-safe unless their comment states otherwise. But no call may write memory that another call
+//   reads or writes at the same time.
 //
-// A struct that begins with `struct_size` grows at its end in later versions. Its init function sets `struct_size` to
-// the caller's value. It sets every field that both caller and library have to its default. For a field added later,
-// the value 0 means the behaviour before that field existed. Older callers therefore work with newer libraries. A newer
-// caller works with an older library, which refuses a larger struct unless all its unknown fields are 0.
+// A struct that begins with `struct_size` may grow at its end in later versions. Its init function sets `struct_size`
+// to the value that the caller passes. It sets all fields up to that size to their defaults. If a later version adds a
+// field, its value 0 keeps the behaviour of the versions without the field. Older callers therefore work with newer
+// libraries. A newer caller works with an older library if all fields that the library does not have are 0; otherwise
+// the library refuses the struct.
 #ifndef ATTEND_ATTEND_H_
 #define ATTEND_ATTEND_H_
 

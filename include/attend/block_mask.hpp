@@ -1,4 +1,5 @@
-// Custom masks. A BlockMask states which keys each row sees, in tiles; kernels skip empty tiles.
+// Custom masks. A BlockMask divides rows and keys into tiles and stores which keys each row sees. Kernels skip empty
+// tiles.
 //
 //   const attend::MaskFunction documents("k <= q && doc[q] == doc[k]", {{"doc", {.data = doc, .dtype = DType::kI32,
 //                                                                                .shape = {8192}}}});
@@ -25,7 +26,7 @@ namespace core {
 struct BlockTiles;
 }
 
-/// A predicate: does row q see key k? The expression may use:
+/// A function that returns whether row q sees key k. Its expression may use these names:
 ///
 ///   b             index of the sequence
 ///   h             query head
@@ -33,21 +34,22 @@ struct BlockTiles;
 ///                 Params::causal instead aligns the last row with the last key
 ///   q_len, k_len  number of rows and of keys
 ///
-/// The text is an expression in the language of ScoreFunction, without `score`; a number other than 0 is true. Captured
-/// tensors follow the rules of ScoreFunction. Copies share one immutable state. Thread-safe.
+/// The text is an expression in the language of ScoreFunction, but without `score`. A result other than 0 means true.
+/// Captured tensors have the conditions of ScoreFunction's captures. Copies share one immutable state. All functions
+/// are thread-safe.
 class ATTEND_API MaskFunction {
  public:
   /// @param text      the expression
-  /// @param captures  at most ScoreFunction::kMostCaptures. Their memory is not read here.
-  /// @throws Error (kInvalidArgument) naming the column of the text, or the capture.
+  /// @param captures  at most ScoreFunction::kMostCaptures tensors. The constructor does not read their memory.
+  /// @throws Error (kInvalidArgument) naming the column of the text, or the capture, that is not valid.
   explicit MaskFunction(std::string_view text, std::vector<ScoreCapture> captures = {});
 
-  /// Copy only: a moved-from MaskFunction would have no state.
+  /// The class can be copied but not moved, because a moved-from MaskFunction would have no state.
   MaskFunction(const MaskFunction&) = default;
   MaskFunction& operator=(const MaskFunction&) = default;
 
-  [[nodiscard]] const std::string& text() const noexcept;                    ///< the expression, as passed
-  [[nodiscard]] const std::vector<ScoreCapture>& captures() const noexcept;  ///< the captures, as passed
+  [[nodiscard]] const std::string& text() const noexcept;                    ///< the expression that was passed
+  [[nodiscard]] const std::vector<ScoreCapture>& captures() const noexcept;  ///< the captures that were passed
 
   /// For the library's own use.
   struct State;
@@ -57,45 +59,46 @@ class ATTEND_API MaskFunction {
   std::shared_ptr<const State> state_;
 };
 
-/// Lengths of the calls that use a mask. If the function does not use b (or h), the mask fits any number of sequences
-/// (or query heads), whatever batch (num_heads) is. Otherwise they must equal those of the call.
+/// Sizes of the calls that use a mask. If the function does not use b (or h), the mask may be used with any number of
+/// sequences (or query heads). Otherwise `batch` (or `num_heads`) must equal that of the call.
 struct BlockMaskShape {
-  std::int64_t batch = 1;      ///< sequences
-  std::int64_t num_heads = 1;  ///< query heads
-  std::int64_t seqlen_q = 0;   ///< rows of a sequence
-  std::int64_t seqlen_k = 0;   ///< keys of a sequence
+  std::int64_t batch = 1;      ///< number of sequences
+  std::int64_t num_heads = 1;  ///< number of query heads
+  std::int64_t seqlen_q = 0;   ///< number of rows in a sequence
+  std::int64_t seqlen_k = 0;   ///< number of keys in a sequence
 };
 
-/// The visible pairs of rows and keys, in tiles of 64 rows and 64 keys. A partially visible tile has a bit pattern;
-/// equal patterns are stored once. Memory: 8 bytes for each 64 rows, 12 bytes for each run of neighbouring full tiles
-/// and for each partial tile, and 520 bytes for each pattern. Copies share one immutable state. Thread-safe.
+/// The visible pairs of rows and keys, in tiles of 64 rows and 64 keys. A partially visible tile has a bit pattern.
+/// Equal patterns are stored once. The mask takes 8 bytes for each row of tiles, 12 bytes for each run of neighbouring
+/// full tiles and for each partial tile, and 520 bytes for each pattern. Copies share one immutable state. All
+/// functions are thread-safe.
 class ATTEND_API BlockMask {
  public:
-  static constexpr std::int64_t kTile = 64;  ///< rows, and keys, of a tile
+  static constexpr std::int64_t kTile = 64;  ///< number of rows, and of keys, in a tile
 
-  /// Returns the shape. batch is 1 if the function does not use b, and num_heads is 1 if it does not use h.
+  /// Returns the sizes. batch is 1 if the function does not use b, and num_heads is 1 if it does not use h.
   [[nodiscard]] BlockMaskShape shape() const noexcept;
 
-  /// Numbers of tiles, over all sequences and heads of shape().
+  /// Numbers of tiles, counted over all sequences and heads of shape().
   struct Tiles {
-    std::int64_t all;       ///< all tiles; those neither full nor partial are empty
+    std::int64_t all;       ///< number of all tiles; a tile that is neither full nor partial is empty
     std::int64_t full;      ///< tiles in which every row sees every key
     std::int64_t partial;   ///< tiles in which some pairs are visible
-    std::int64_t patterns;  ///< distinct patterns of the partial tiles
+    std::int64_t patterns;  ///< number of different patterns of partial tiles
   };
   [[nodiscard]] Tiles tiles() const noexcept;  ///< Returns the numbers of tiles.
 
-  /// Returns the visible fraction of all pairs, from 0 to 1; 1 if there are no pairs.
+  /// Returns the number of visible pairs divided by the number of all pairs. Returns 1 if there are no pairs.
   [[nodiscard]] double density() const noexcept;
 
-  /// Returns the bytes of memory that the mask uses.
+  /// Returns the number of bytes of memory that the mask uses.
   [[nodiscard]] std::size_t bytes() const noexcept;
 
   /// Returns whether a row sees a key.
   /// @throws Error (kInvalidArgument) naming the index that is not within shape().
   [[nodiscard]] bool sees(std::int64_t batch, std::int64_t head, std::int64_t row, std::int64_t key) const;
 
-  /// Copy only: a moved-from BlockMask would have no state.
+  /// The class can be copied but not moved, because a moved-from BlockMask would have no state.
   BlockMask(const BlockMask&) = default;
   BlockMask& operator=(const BlockMask&) = default;
 
@@ -107,31 +110,33 @@ class ATTEND_API BlockMask {
   std::shared_ptr<const core::BlockTiles> tiles_;
 };
 
-/// The device on which a mask is made.
+/// Where a mask is made.
 struct BlockMaskPlace {
-  Device device = {};       ///< a CPU, or a GPU
-  Stream stream = nullptr;  ///< stream of the GPU, in whose order the mask is made. It must not be capturing a graph
+  Device device = {};  ///< a CPU or a GPU
+  /// Stream of the GPU. The mask is made in the order of this stream, which must not be capturing a graph.
+  Stream stream = nullptr;
 };
 
-/// Evaluates a function to a mask. If the function's bounds show that all pairs of a tile are equal, the tile is not
-/// evaluated pair by pair. The time for a causal mask or sorted documents therefore grows linearly with seqlen.
-/// Elements of a capture have bounds per block of 64 along the last dimension, if the other subscripts are known and
-/// there are at most 2^20 blocks. Captured tensors are read once, in this call. The result is bit-identical on every
-/// device and in every run.
+/// Evaluates a function and returns the mask. If bounds of the function show that all pairs of a tile have the same
+/// result, the pairs are not evaluated one by one. Therefore the time for a causal mask or sorted documents grows
+/// linearly with seqlen. To compute bounds, the call uses the minimum and maximum of each block of 64 elements of a
+/// capture along its last dimension. This requires that the other subscripts are known and that there are at most 2^20
+/// blocks. Captured tensors are read once, in this call. The result is bit-identical on every device and in every run.
 ///
-/// On a CPU, cpu_threads() threads compute the mask. Captured tensors must lie on a CPU.
+/// On a CPU, cpu_threads() threads compute the mask, and captured tensors must be in host memory.
 ///
-/// On a GPU, captured tensors lie on that GPU or on a CPU, from which they are copied. The call waits for the stream
-/// and returns when the mask is complete; calls on any device can then use the mask. During the call, the mask needs
-/// about 8 bytes of GPU memory for each 64 rows and 64 keys, and 1 KiB for each pattern, with room for at least 8192
-/// patterns or one per tile. The first mask of a text compiles four small kernels, which are cached like attention
-/// kernels. The text may use arithmetic, comparisons, sqrt and rounding, but no exp, log, sin and similar functions,
-/// whose last bits differ on a GPU.
+/// On a GPU, captured tensors must be on that GPU, or in host memory, from which the call copies them. The call waits
+/// for the stream and returns when the mask is complete. Calls on any device can then use the mask. During the call,
+/// the mask needs about 8 bytes of GPU memory for each tile. It also needs 1 KiB for each pattern, with room for at
+/// least 8192 patterns or one per tile. The first mask with a new text compiles four small kernels, which are cached
+/// like attention kernels. The text may use arithmetic, comparisons, sqrt and rounding. It must not use exp, log, sin
+/// and similar functions, because their last bits differ on a GPU.
 ///
-/// @throws Error (kInvalidArgument) naming a size out of range (batch, num_heads: 1 to 2^31 - 1; seqlen_q, seqlen_k: 0
-///   to 2^31 - 1; 2^28 rows of tiles in all; on a GPU 2^31 - 1 tiles), a capture on another device, or a stream that is
-///   being captured; kUnsupported for exp and similar functions on a GPU; kMissingHardware if there is no such GPU;
-///   kInternal if memory runs out.
+/// @throws Error with one of these codes. kInvalidArgument names a size out of range, a capture on another device, or a
+///   stream that is being captured. Allowed sizes are 1 to 2^31 - 1 for batch and num_heads, 0 to 2^31 - 1 for seqlen_q
+///   and seqlen_k, 2^28 rows of tiles in total, and 2^31 - 1 tiles on a GPU. kUnsupported means that the text uses exp
+///   or a similar function on a GPU. kMissingHardware means that there is no such GPU. kInternal means that memory is
+///   exhausted.
 [[nodiscard]] ATTEND_API BlockMask make_block_mask(const MaskFunction& mask, const BlockMaskShape& shape,
                                                    const BlockMaskPlace& place = {});
 

@@ -1,4 +1,4 @@
-// The one exception type that the library throws.
+// The only exception type that the library throws.
 #pragma once
 
 #include <stdexcept>
@@ -8,25 +8,26 @@
 
 namespace attend {
 
-/// Kind of error.
+/// Category of an error.
 enum class ErrorCode {
   kInvalidArgument,  ///< a shape, stride, dtype or parameter that attention does not define
-  kUnsupported,      ///< well defined, but not supported by the chosen backend
-  kMissingHardware,  ///< the chosen backend needs a missing device or driver
+  kUnsupported,      ///< well defined, but the chosen backend does not support it
+  kMissingHardware,  ///< the chosen backend needs a device or driver that is missing
   kIo,               ///< a file is missing, malformed, or cannot be written
   kInternal,         ///< a defect of the library
 };
 
-/// Thrown by every public function. `what()` is one line: the argument, the value found, the allowed values. If a check
-/// of the arguments throws, no output has been written.
+/// The exception that public functions throw. `what()` is one line with the argument, the value found and the allowed
+/// values. If a check of the arguments throws, no output has been written.
 class ATTEND_API Error : public std::runtime_error {
  public:
-  /// Makes an error of this kind; what() returns `message`.
+  /// Makes an error with this code and with `message` as what().
   Error(ErrorCode code, const std::string& message) : std::runtime_error(message), code_(code) {}
   Error(const Error&) = default;
   Error& operator=(const Error&) = default;
-  ~Error() override;  // defined in the library: a single vtable lets exceptions be caught across shared objects
-  [[nodiscard]] ErrorCode code() const noexcept { return code_; }  ///< kind of error
+  // Defined in the library, so that there is a single vtable and other shared objects can catch the exception.
+  ~Error() override;
+  [[nodiscard]] ErrorCode code() const noexcept { return code_; }  ///< category of the error
 
  private:
   ErrorCode code_;

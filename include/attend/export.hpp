@@ -1,4 +1,4 @@
-// ATTEND_API marks symbols that the shared library exports; all other symbols are hidden.
+// ATTEND_API marks symbols that the shared library exports. All other symbols are hidden.
 #pragma once
 
 #if defined(__GNUC__)

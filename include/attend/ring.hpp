@@ -1,12 +1,14 @@
-// Ring attention: exact attention of one sequence whose rows and keys lie on several ranks (context parallelism).
+// Ring attention: exact attention of one sequence whose rows and keys are distributed over several ranks (context
+// parallelism).
 //
 //   const std::vector<attend::RingContext> ranks = attend::make_thread_ring(4);  // or ring_nccl.hpp, ring_mpi.hpp
 //   attend::ring_forward(ranks[r], q, k, v, o, &lse, {.causal = true}, attend::Sharding::kZigzag);   // on thread r
 //
 // Every rank calls with its rows of q, k and v. Keys and values travel around the ring; queries stay. Each rank merges
-// its partial results by their log-sum-exp. docs/ring.md explains the method and its cost. Sources: Liu, Zaharia,
-// Abbeel, Ring Attention with Blockwise Transformers (2023); Brandon et al., Striped Attention (2023); zigzag: Zhu,
-// ring-flash-attention (2024).
+// its partial results by their log-sum-exp. docs/ring.md explains the method and its cost.
+//
+// Sources: Liu, Zaharia, Abbeel, Ring Attention with Blockwise Transformers (2023); Brandon et al., Striped Attention
+// (2023); zigzag: Zhu, ring-flash-attention (2024).
 #pragma once
 
 #include <chrono>
@@ -23,10 +25,10 @@
 namespace attend {
 
 namespace ring {
-class Transport;  // moves messages; internal
+class Transport;  // internal; transports messages between ranks
 }
 
-/// Sharding of a sequence of n tokens: the rows, of queries and keys alike, that rank r of N holds. Any n is allowed,
+/// Sharding of a sequence of n tokens over N ranks: it determines which rows and keys rank r holds. Any n is allowed,
 /// including n < N.
 ///
 ///   n = 12, N = 3        rank 0         rank 1        rank 2
@@ -34,7 +36,7 @@ class Transport;  // moves messages; internal
 ///   kZigzag              0 1 10 11      2 3 8 9       4 5 6 7         chunks r and 2N-1-r of 2N chunks
 ///   kStriped             0 3 6 9        1 4 7 10      2 5 8 11        every N-th token from r on
 ///
-/// Under a causal mask, kZigzag and kStriped give every rank about the same work in every step; kContiguous does not.
+/// Under a causal mask, kZigzag and kStriped give every rank about the same work in every step. kContiguous does not.
 enum class Sharding : std::uint8_t { kContiguous, kZigzag, kStriped };
 
 /// Returns "contiguous", "zigzag" or "striped".
@@ -46,40 +48,43 @@ enum class Sharding : std::uint8_t { kContiguous, kZigzag, kStriped };
 ///   kExchange:  Keys and values travel around the ring, one step at a time. The transfer for the next step overlaps
 ///               the computation of the current one. Gradients of keys and values follow them.
 ///
-///   kAllGather: Every rank receives all keys and values that its rows see at once, and computes as a single device
-///               would. Gradients return the same way. Suited to few keys, because a rank holds them all in memory.
+///   kAllGather: Every rank receives, in one step, all keys and values that its rows see. It then computes as a single
+///               device would. Gradients return in the same manner. This algorithm suits few keys, because a rank
+///               holds all of them in memory.
 ///
-///   kAllToAll:  Every rank receives all rows and keys of its share of the heads, and computes them as a single device
-///               would. The number of ranks must divide num_heads_q and num_heads_k.
+///   kAllToAll:  Every rank receives all rows and keys of its share of the heads. It then computes attention for these
+///               heads as a single device would. The number of ranks must divide num_heads_q and num_heads_k.
 ///
-///   kTwoLevel:  Ranks form groups of neighbours (with kStriped: of every n-th rank). Heads are distributed within a
-///               group as by kAllToAll; keys and values travel between groups as by kExchange. The group size must
-///               divide num_heads_q, num_heads_k and the number of ranks, and be smaller than the number of ranks.
-///               The cost model chooses the group size.
+///   kTwoLevel:  Ranks form groups of neighbours. With kStriped, a group instead consists of every n-th rank, where n
+///               is the number of groups. Heads are distributed within a group as with kAllToAll. Keys and values
+///               travel between groups as with kExchange. The group size must divide num_heads_q, num_heads_k and the
+///               number of ranks, and be smaller than the number of ranks. The cost model chooses the group size.
 ///
-///   kAutomatic: The cost model chooses the fastest algorithm; explain_ring() reports the choice.
+///   kAutomatic: The cost model chooses the algorithm with the lowest estimated time. explain_ring() reports the
+///               choice.
 enum class RingAlgorithm : std::uint8_t { kAutomatic, kExchange, kAllGather, kAllToAll, kTwoLevel };
 
 /// Returns "automatic", "exchange", "all_gather", "all_to_all" or "two_level".
 [[nodiscard]] ATTEND_API const char* algorithm_name(RingAlgorithm algorithm) noexcept;
 
-/// How a call is distributed over the ranks, the same on every rank. A Sharding converts to RingParams with the
-/// automatic algorithm.
+/// How a call is distributed over the ranks. All ranks must pass the same values. A Sharding converts implicitly to
+/// RingParams with the automatic algorithm.
 struct RingParams {
-  /// Sets a sharding and an algorithm; seed_of_rank_0 stays false.
+  /// Sets a sharding and an algorithm. seed_of_rank_0 is false.
   RingParams(Sharding sharding_of_tokens = Sharding::kZigzag,  // NOLINT(google-explicit-constructor)
              RingAlgorithm algorithm_of_call = RingAlgorithm::kAutomatic)
       : sharding(sharding_of_tokens), algorithm(algorithm_of_call) {}
 
   Sharding sharding;        ///< sharding of queries and keys
-  RingAlgorithm algorithm;  ///< algorithm of this call; forward and backward may use different ones
+  RingAlgorithm algorithm;  ///< algorithm of this call; forward and backward may use different algorithms
 
-  /// Params::seed of rank 0 replaces the seed of the other ranks, for example if each rank has drawn one. The seed
-  /// travels with the shapes and options that the ranks compare anyway. Not with Params::philox_state.
+  /// If true, Params::seed of rank 0 replaces the seed of the other ranks, for example if each rank has drawn a random
+  /// seed. This costs no extra message, because the ranks exchange shapes and options anyway. Not allowed with
+  /// Params::philox_state.
   bool seed_of_rank_0 = false;
 };
 
-/// Handle to one rank of a ring. Copies stand for the same rank. Only one thread at a time may use a rank.
+/// Handle to one rank of a ring. Copies of a handle denote the same rank. Only one thread at a time may use a rank.
 class ATTEND_API RingContext {
  public:
   /// For the library's own functions that make rings, below and in ring_mpi.hpp and ring_nccl.hpp.
@@ -90,7 +95,8 @@ class ATTEND_API RingContext {
   RingContext& operator=(RingContext&&) noexcept;
   ~RingContext();
 
-  [[nodiscard]] int rank() const;  ///< 0 to size() - 1; rank r sends to r + 1, the last rank to 0
+  /// 0 to size() - 1. Rank r sends to rank r + 1, and the last rank sends to rank 0.
+  [[nodiscard]] int rank() const;
   [[nodiscard]] int size() const;  ///< number of ranks
 
   /// For the library's own use.
@@ -100,180 +106,186 @@ class ATTEND_API RingContext {
   std::shared_ptr<ring::Transport> transport_;
 };
 
-/// Time limits of waiting for other ranks.
+/// Time limits for waiting for other ranks.
 struct RingLimits {
-  /// Longest wait for one message of another rank on CPUs; it must exceed the time that a rank needs for a step. After
-  /// that the rank throws, because the other rank may have died; a process of an MPI program ends all of them. 0: no
-  /// limit. For GPUs see ring_nccl.hpp.
+  /// Longest time to wait for one message of another rank on CPUs. It must exceed the time that a rank needs for a
+  /// step. After that time the rank throws, because the other rank may have died; in an MPI program, the process ends
+  /// all processes. 0 means no limit. ring_nccl.hpp describes the limit for GPUs.
   std::chrono::milliseconds timeout = std::chrono::minutes(5);
 };
 
-/// Makes a ring of `num_ranks` threads of this process; each thread uses one of the contexts. For tests, and for hosts
-/// with several sockets. Each rank computes on cpu_threads() threads: divide the cores with set_cpu_threads(). If a
-/// rank's call fails after the ranks have agreed on it, the calls of the other ranks and every later call on the ring
-/// throw an Error that names the failed rank.
+/// Makes a ring of `num_ranks` threads of this process. Each thread uses one of the returned contexts. Such a ring is
+/// meant for tests, and for hosts with several sockets. Each rank computes on cpu_threads() threads, so
+/// set_cpu_threads() should divide the cores among the ranks. If a rank's call fails after the ranks have agreed on it,
+/// the calls of the other ranks and every later call on the ring throw an Error that names the failed rank.
 ///
-/// Tensors may be on GPUs. A rank uses the same GPU in all calls; separate GPUs make the ring fast, but tests may share
-/// one. Copy engines move blocks from one GPU's memory to another, which leaves all multiprocessors to the computation.
-/// If two GPUs cannot access each other's memory (cuDeviceCanAccessPeer), blocks pass through host memory. The ring
-/// enables peer access between the GPUs until the process ends.
+/// Tensors may be on GPUs. A rank must use the same GPU in all calls. The ring is fast if each rank has its own GPU,
+/// but for tests ranks may share one. Copy engines move blocks from one GPU's memory to another, which leaves all
+/// multiprocessors to the computation. If two GPUs cannot access each other's memory (cuDeviceCanAccessPeer), blocks
+/// are copied through host memory. The ring enables peer access between the GPUs until the process ends.
 /// @throws Error if num_ranks < 1.
 [[nodiscard]] ATTEND_API std::vector<RingContext> make_thread_ring(int num_ranks, const RingLimits& limits = {});
 
-/// Transport of messages that the caller provides, for example over the process group of a framework. The functions are
-/// called within calls on the ring, on the thread of the call. An exception that a function throws ends the call.
+/// Functions that transport messages, provided by the caller. They may use, for example, the process group of a
+/// framework. Calls on the ring call them on their own thread. If a function throws an exception, the call ends.
 struct RingCallbacks {
-  /// Waits until a message is sent or received. Called once. Never called if the call on the ring has failed before,
-  /// because the memory of the message is then freed.
+  /// Waits until a message is sent or received. It is called once. It is not called if the call on the ring has already
+  /// failed, because the memory of the message is then freed.
   using Wait = std::function<void()>;
 
-  /// Starts an asynchronous send of `bytes` (> 0) to another rank. Channels are numbered 0 to 7 and are independent of
-  /// each other. Messages of one channel from one rank to another arrive in the order in which they were sent.
+  /// Starts an asynchronous send of `bytes` (at least one) to another rank. Channels are numbered 0 to 7 and are
+  /// independent of each other. Messages of one channel from one rank to another must arrive in the order in which they
+  /// were sent.
   std::function<Wait(int to, int channel, std::span<const std::byte> bytes)> send;
 
   /// Starts an asynchronous receive of `bytes.size()` bytes.
   std::function<Wait(int from, int channel, std::span<std::byte> bytes)> receive;
 
-  /// Gathers one message of equal size from every rank, in the order of ranks. Unset: the ring uses send and receive.
+  /// Gathers one message of equal size from every rank, in the order of ranks. If unset, the ring uses send and
+  /// receive.
   std::function<void(std::span<const std::byte> mine, std::span<std::byte> all)> all_gather = {};
 
-  /// Called if this rank fails in a call that others wait in. It must end the waits of the other ranks by an exception.
-  /// Unset: their waits end by their own time limits, if any. No function is called after this one.
+  /// Called if this rank fails in a call in which other ranks wait. It must end their waits by an exception. If unset,
+  /// their waits end only by their own time limits, if they have any. No function is called after this one.
   std::function<void(const std::string& why)> fail = {};
 };
 
-/// Makes a rank of a ring whose messages the caller transports. Tensors must be on the CPU. If a call fails after the
+/// Makes one rank of a ring whose messages the caller transports. Tensors must be on the CPU. If a call fails after the
 /// ranks have agreed on it, every later call fails too.
-/// @throws Error if rank or size are invalid, or `send` or `receive` is missing.
+/// @throws Error if `rank` or `size` is invalid, or if `send` or `receive` is missing.
 [[nodiscard]] ATTEND_API RingContext make_callback_ring(int rank, int size, RingCallbacks callbacks);
 
 /// Returns the number of rows that a rank holds.
 ///
-/// @param seqlen      tokens of the complete sequence
-/// @param cu_seqlens  offsets of packed sequences: (num_sequences + 1), from 0 to seqlen. Each sequence is sharded
-///   separately, and a rank holds its parts of them one after another. Empty: one sequence
-/// @throws Error if rank is not in [0, num_ranks), or seqlen or cu_seqlens are invalid. The functions below throw
-///   likewise.
+/// @param seqlen      number of tokens of the complete sequence
+/// @param cu_seqlens  offsets of packed sequences: num_sequences + 1 elements, from 0 to seqlen. Each sequence is
+///   sharded separately, and a rank stores its rows of all sequences one after another. If empty, there is one sequence
+/// @throws Error if `rank` is not in [0, num_ranks), or if `seqlen` or `cu_seqlens` is invalid. The functions below
+///   throw under the same conditions.
 [[nodiscard]] ATTEND_API std::int64_t shard_seqlen(Sharding sharding, std::int64_t seqlen, int rank, int num_ranks,
                                                    std::span<const std::int32_t> cu_seqlens = {});
 
-/// Returns, for each row of the rank in storage order, its index in the complete (packed) sequence.
+/// Returns an index for each row of the rank, in the order in memory. The index is the row's place in the complete
+/// (packed) sequence.
 [[nodiscard]] ATTEND_API std::vector<std::int64_t> shard_positions(Sharding sharding, std::int64_t seqlen, int rank,
                                                                    int num_ranks,
                                                                    std::span<const std::int32_t> cu_seqlens = {});
 
-/// Copies a rank's rows (dimension 2) out of a complete tensor: q, k, v, dout, or the rows of a bias or mask.
+/// Copies a rank's rows out of a complete tensor, along dimension 2. The tensor may be q, k, v, dout, a bias or a mask.
 ///
 /// @param whole  any dtype (batch, heads, seqlen, n) on the CPU
-/// @param local  out, same shape, except that shape[2] is shard_seqlen()
+/// @param local  output, same shape, except that shape[2] is shard_seqlen()
 ATTEND_API void shard(Sharding sharding, const ConstTensor& whole, const Tensor& local, int rank, int num_ranks,
                       std::span<const std::int32_t> cu_seqlens = {});
 
-/// The inverse of shard(): writes a rank's rows to their places in `whole` and leaves the other rows unchanged.
+/// Inverse of shard(): writes a rank's rows to their places in `whole` and leaves the other rows unchanged.
 ATTEND_API void unshard(Sharding sharding, const ConstTensor& local, const Tensor& whole, int rank, int num_ranks,
                         std::span<const std::int32_t> cu_seqlens = {});
 
-/// Computes attend::forward of the complete sequence. Every rank calls with its rows and receives its rows of o and
-/// lse.
+/// Computes attend::forward of the complete sequence. Every rank calls with its rows of the inputs and receives its
+/// rows of o and lse.
 ///
 /// @param context   the rank that calls
-/// @param q         as in forward, with the rank's rows: (batch, num_heads_q, shard_seqlen(seqlen_q), head_dim)
-/// @param k         likewise, (batch, num_heads_k, shard_seqlen(seqlen_k), head_dim)
-/// @param v         likewise, (batch, num_heads_k, shard_seqlen(seqlen_k), head_dim_v)
-/// @param o         out, the rank's rows, as in forward
-/// @param lse       out, may be null; f32, the rank's rows
-/// @param params    as in forward, the same on every rank, with these exceptions: bias and mask have the rank's rows
-///   and all keys in sequence order, (1 or batch, 1 or num_heads_q, 1 or the rank's rows, seqlen_k); varlen describes
-///   the complete sequence; compute is auto, cpu or reference, on a GPU auto, simt or sm90_forward; workspace is not
-///   used
+/// @param q         the rank's rows of q: (batch, num_heads_q, shard_seqlen(seqlen_q), head_dim)
+/// @param k         the rank's rows of k: (batch, num_heads_k, shard_seqlen(seqlen_k), head_dim)
+/// @param v         the rank's rows of v: (batch, num_heads_k, shard_seqlen(seqlen_k), head_dim_v)
+/// @param o         output, the rank's rows: (batch, num_heads_q, shard_seqlen(seqlen_q), head_dim_v)
+/// @param lse       output, f32, the rank's rows: (batch, num_heads_q, shard_seqlen(seqlen_q), 1). May be null
+/// @param params    options of forward, the same on every rank except for tensors. bias and mask have the rank's rows
+///   and all keys in sequence order: (1 or batch, 1 or num_heads_q, 1 or the rank's rows, seqlen_k). varlen describes
+///   the complete sequence. compute is auto, cpu or reference; on a GPU it is auto, simt or sm90_forward. workspace is
+///   not used
 /// @param ring_params  sharding and algorithm
-/// @param stream    of the rank's GPU
+/// @param stream    stream of the rank's GPU
 ///
-/// Masks, windows, ALiBi and dropout are functions of positions in the complete sequence. The result therefore equals
-/// that of a single device, except for the order of sums. Partial results are kept in float32 (float64 if q is), merged
-/// in float64 (on a GPU float32) and rounded once. Parts that no row sees are not computed. Keys travel only as far as
-/// some row sees them; kAllToAll, and kTwoLevel within a group, send everything.
+/// Masks, windows, ALiBi and dropout use positions in the complete sequence. The result therefore equals that of a
+/// single device, except for the order of sums. Partial results are kept in float32, or in float64 if q is float64.
+/// They are merged in float64 (on a GPU in float32) and rounded once. Blocks that no row sees are not computed. Keys
+/// are sent only to the last rank that sees them; but kAllToAll, and kTwoLevel within a group, send all keys.
 ///
-/// The call needs memory in addition to the tensors. With kExchange, it needs two blocks of a rank's k and v, and its o
-/// in float32 and in float64 (on a GPU only in float32). With kAllGather, it instead needs two copies of the k and v of
-/// all ranks that the rank sees. With kAllToAll, it needs three copies of a rank's tensors. With kTwoLevel, it needs
-/// the memory of both kAllToAll and kExchange. GPU blocks belong to the context, which keeps them for its next call.
+/// The call needs memory in addition to the tensors. With kExchange, it needs two blocks of a rank's k and v, and
+/// memory for the rank's o in float32 and in float64 (on a GPU only in float32). With kAllGather, it needs two copies
+/// of the k and v of all ranks whose keys the rank sees. With kAllToAll, it needs three copies of a rank's tensors.
+/// With kTwoLevel, it needs the memory of both kAllToAll and kExchange. Blocks on a GPU belong to the context, which
+/// keeps them for its next call.
 ///
-/// Deterministic for a number of ranks and an algorithm. Another number of ranks or algorithm changes the order of the
-/// sums.
+/// The result is deterministic for a given number of ranks and a given algorithm. Another number of ranks or another
+/// algorithm changes the order of the sums.
 ///
-/// The call returns when this rank has done its work; on a GPU when the work is queued on `stream`. On a GPU blocks
-/// travel on a separate stream of the context. All ranks have to call. Before data is sent, the ranks compare shapes
-/// and options. The host waits for this comparison, and for GPU blocks that earlier calls have sent, so the call cannot
-/// be captured in a graph.
-/// @throws Error as forward does, and if a rank's shapes or options differ from those of rank 0. Every rank throws the
-///   same error, and no output was written. Rings of MPI refuse tensors on a GPU, and rings of NCCL refuse tensors on a
-///   CPU. On a GPU, bias and mask are refused with kStriped, kAllToAll or kTwoLevel.
+/// On a CPU, the call returns when this rank has done its work. On a GPU it returns when the work is queued on
+/// `stream`, and blocks travel on a separate stream of the context. All ranks must call. Before any other data is sent,
+/// the ranks compare shapes and options. The host waits for this comparison. On a GPU it also waits until blocks of
+/// earlier calls have been sent, so the call cannot be captured in a graph.
+/// @throws Error in the same situations as forward, and if a rank's shapes or options differ from those of rank 0.
+///   Every rank throws the same error, and no output has been written. Rings of MPI refuse tensors on a GPU, and rings
+///   of NCCL refuse tensors on a CPU. On a GPU, bias and mask are refused with kStriped, kAllToAll or kTwoLevel.
 ATTEND_API void ring_forward(const RingContext& context, const ConstTensor& q, const ConstTensor& k,
                              const ConstTensor& v, const Tensor& o, const Tensor* lse, const Params& params = {},
                              const RingParams& ring_params = {}, Stream stream = nullptr);
 
-/// Computes the gradients of ring_forward: attend::backward of the complete sequence. Every tensor has the rank's rows.
+/// Computes attend::backward of the complete sequence: the gradients of ring_forward. Every tensor has the rank's rows.
 ///
-/// Arguments as in backward and ring_forward; extras.dlse is supported, extras.dbias is refused. k, v and the float32
-/// sums of dk and dv travel around the ring. Values per row (lse, and <dout, o> - dlse) stay.
+/// The arguments are those of backward and ring_forward. extras.dlse is supported, and extras.dbias is refused. k, v
+/// and the float32 sums of dk and dv travel around the ring. Values per query row, such as lse, stay on their rank.
 ///
-/// With dropout and an o of 16 bits, CPUs compute the forward again, because gradients may cancel to below the rounding
-/// of o. On a GPU compute is auto, simt or sm90_backward, and without Params::deterministic the order of sums may
-/// change.
+/// With dropout and an o of 16 bits, CPUs compute the forward again, because gradients may cancel to less than the
+/// rounding error of o. On a GPU, compute is auto, simt or sm90_backward. Without Params::deterministic the order of
+/// sums may change there.
 ///
-/// The call needs memory in addition to the tensors: two blocks of k and v and four blocks of dk and dv (on a GPU three
-/// and five), dq in float32, and on CPUs dq in float64.
-/// @throws Error as ring_forward does.
+/// The call needs memory in addition to the tensors. On CPUs it needs two blocks of k and v, four blocks of dk and dv,
+/// and dq in float32 and float64. On a GPU it needs three blocks of k and v, five blocks of dk and dv, and dq in
+/// float32.
+/// @throws Error in the same situations as ring_forward.
 ATTEND_API void ring_backward(const RingContext& context, const ConstTensor& dout, const ConstTensor& q,
                               const ConstTensor& k, const ConstTensor& v, const ConstTensor& o, const ConstTensor& lse,
                               const Tensor& dq, const Tensor& dk, const Tensor& dv, const Params& params = {},
                               const RingParams& ring_params = {}, Stream stream = nullptr,
                               const BackwardExtras& extras = {});
 
-/// Sizes of a call for explain_ring().
+/// Sizes of the call that explain_ring() describes.
 struct RingProblem {
-  int num_ranks = 2;                     ///< ranks of the ring
+  int num_ranks = 2;                     ///< number of ranks in the ring
   DeviceType device = DeviceType::kCPU;  ///< device of the tensors
   DType dtype = DType::kBF16;            ///< dtype of q, k and v
-  std::int64_t batch = 1;                ///< sequences
-  std::int64_t num_heads_q = 1;          ///< query heads
-  std::int64_t num_heads_k = 1;          ///< heads of keys and values
-  std::int64_t seqlen_q = 0;             ///< query rows of the complete sequence
-  std::int64_t seqlen_k = 0;             ///< keys of the complete sequence
+  std::int64_t batch = 1;                ///< number of sequences
+  std::int64_t num_heads_q = 1;          ///< number of query heads
+  std::int64_t num_heads_k = 1;          ///< number of heads of keys and values
+  std::int64_t seqlen_q = 0;             ///< number of query rows in the complete sequence
+  std::int64_t seqlen_k = 0;             ///< number of keys in the complete sequence
   std::int64_t head_dim = 0;             ///< head dimension of q and k
   std::int64_t head_dim_v = 0;           ///< head dimension of v and o
-  bool is_backward = false;              ///< true: the backward call
+  bool is_backward = false;              ///< true for ring_backward, false for ring_forward
 };
 
-/// One step of the algorithm, which all ranks execute at the same time.
+/// One step of an algorithm. All ranks execute a step at the same time.
 struct RingStep {
-  std::string what;             ///< short description
+  std::string what;             ///< short description of the step
   std::int64_t sent_bytes = 0;  ///< largest number of bytes that any rank sends
   double compute_us = 0;        ///< estimated compute time of the slowest rank
   double exchange_us = 0;       ///< estimated exchange time of the slowest rank
-  double exposed_us = 0;        ///< part of exchange_us that no computation hides
+  double exposed_us = 0;        ///< part of exchange_us that does not overlap computation
 };
 
-/// How one algorithm would run a call.
+/// How one algorithm would run the call.
 struct RingCandidate {
-  RingAlgorithm algorithm = RingAlgorithm::kExchange;  ///< its name
-  bool chosen = false;     ///< true for the requested algorithm, or for the choice of kAutomatic
-  std::string lack;        ///< why the algorithm cannot run the call, or why kAutomatic excludes it; empty otherwise
-  int ranks_of_group = 1;  ///< group size of kTwoLevel
-  std::string why;         ///< reason in one line
+  RingAlgorithm algorithm = RingAlgorithm::kExchange;  ///< the algorithm that this object describes
+  bool chosen = false;  ///< true for the requested algorithm, or for the one that kAutomatic chooses
+  /// Reason why the algorithm cannot run the call, or why kAutomatic does not choose it. Empty if there is none.
+  std::string lack;
+  int ranks_of_group = 1;         ///< group size; greater than 1 only for kTwoLevel
+  std::string why;                ///< one line with the sums of the estimate
   std::vector<RingStep> steps;    ///< empty if the algorithm cannot run the call
-  std::int64_t sent_bytes = 0;    ///< largest total that any rank sends
+  std::int64_t sent_bytes = 0;    ///< largest number of bytes that any rank sends in the call
   std::int64_t memory_bytes = 0;  ///< memory in addition to the tensors, for messages and merged results
-  double estimated_us = 0;        ///< time of the call, by the cost model
+  double estimated_us = 0;        ///< estimated time of the call, in microseconds
 };
 
-/// Returns how each algorithm would run a call, without ranks and without running the call. This is a pure function;
-/// the ranks choose their algorithm by the same function. Times are those of a model (docs/ring.md), meant for
-/// comparison.
+/// Returns how each algorithm would run a call. Needs no ring and does not run the call. The result depends only on the
+/// arguments, and the ranks use the same function to choose their algorithm. The times are estimates of a model
+/// (docs/ring.md), which serve for comparison.
 ///
-/// @param params  uses mask, window, dropout and varlen; of bias and mask, only whether they are set
-/// @throws Error if sizes are invalid, or `ring_params` names an algorithm that cannot run the call
+/// @param params  mask, window, dropout and varlen of the call. Of bias and mask, only their presence matters
+/// @throws Error if sizes are invalid, or if `ring_params` names an algorithm that cannot run the call
 [[nodiscard]] ATTEND_API std::vector<RingCandidate> explain_ring(const RingProblem& problem, const Params& params = {},
                                                                  const RingParams& ring_params = {});
 

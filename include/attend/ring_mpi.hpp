@@ -1,5 +1,5 @@
 // Rings whose ranks are processes of an MPI program. They are in a separate library, attend_mpi, so that libattend does
-// not link MPI.
+// not depend on MPI.
 //
 //   MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided);
 //   const attend::RingContext rank = attend::make_mpi_ring(MPI_COMM_WORLD);
@@ -12,15 +12,15 @@
 
 namespace attend {
 
-/// Makes the ring of the processes of a communicator; rank and size are those of `comm`. Collective: every process of
-/// `comm` has to call. Messages use a duplicate of `comm`. The last copy of the context frees the duplicate, so every
-/// process must destroy it before MPI_Finalize.
+/// Makes the ring of all processes of the communicator `comm`. Rank and size are those of `comm`. The call is
+/// collective: every process of `comm` must call. Messages use a duplicate of `comm`. The destruction of the context's
+/// last copy frees the duplicate, so every process must destroy all copies before MPI_Finalize.
 ///
 /// MPI must be initialised with MPI_THREAD_FUNNELED or more, and only the initialising thread may use the context. A
-/// process calls MPI_Abort if its call fails after the ranks have agreed on it (for example, out of memory), or if it
-/// has waited for longer than limits.timeout, because the other processes wait for its messages. An invalid call throws
-/// an Error on every rank, as in any ring.
-/// @throws Error if MPI is not initialised, or an MPI call fails and the communicator's error handler returns.
+/// process calls MPI_Abort if its call fails after the ranks have agreed on it, for example because memory is
+/// exhausted, or if it has waited for longer than limits.timeout. It must do this because the other processes wait for
+/// its messages. An invalid call throws an Error on every rank, as in any ring.
+/// @throws Error if MPI is not initialised, or if an MPI call fails and the communicator's error handler returns.
 [[nodiscard]] RingContext make_mpi_ring(MPI_Comm comm, const RingLimits& limits = {});
 
 }  // namespace attend

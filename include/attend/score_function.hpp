@@ -1,5 +1,5 @@
-// Custom functions that change scores before the softmax: ALiBi, a table of relative positions, packed documents, or
-// any other one-line expression.
+// Custom functions that change scores before the softmax. Examples are ALiBi, a table of relative positions, and packed
+// documents. A function is a one-line expression.
 //
 //   const attend::ScoreFunction relative("score + table[h][clamp(q - k, -128, 127) + 128]",
 //                                        {{"table", {.data = table, .shape = {num_heads, 256}}}});
@@ -22,48 +22,50 @@
 
 namespace attend {
 
-/// A view of memory that a call only reads, with 0 to 4 dimensions and any strides. For tensors whose dimensions are
-/// not (batch, heads, seqlen, head_dim). The caller owns the memory and keeps it alive until the call is done with it.
+/// A view of memory that a call only reads. It has 0 to 4 dimensions and any strides. It describes tensors whose
+/// dimensions are not (batch, heads, seqlen, head_dim). The caller owns the memory and keeps it alive until the call is
+/// done with it.
 struct ConstStridedTensor {
   const void* data = nullptr;            ///< address of the element whose subscripts are all 0
   DType dtype = DType::kF32;             ///< type of every element
-  std::vector<std::int64_t> shape = {};  ///< extents; empty: a single element
-  /// strides in elements, one per dimension; empty: dense, the last stride is 1
+  std::vector<std::int64_t> shape = {};  ///< extents; if empty, there is a single element
+  /// Strides in elements, one per dimension. If empty, the tensor is dense and its last stride is 1.
   std::vector<std::int64_t> stride = {};
   Device device = {};  ///< device that holds the memory
 };
 
-/// Like ConstStridedTensor, for memory that a call may write.
+/// A view of memory that a call may write. The fields have the meaning of those of ConstStridedTensor.
 struct StridedTensor {
-  void* data = nullptr;                   ///< as in ConstStridedTensor
-  DType dtype = DType::kF32;              ///< likewise
-  std::vector<std::int64_t> shape = {};   ///< likewise
-  std::vector<std::int64_t> stride = {};  ///< likewise
-  Device device = {};                     ///< likewise
+  void* data = nullptr;                   ///< address of the element whose subscripts are all 0
+  DType dtype = DType::kF32;              ///< type of every element
+  std::vector<std::int64_t> shape = {};   ///< extents; if empty, there is a single element
+  std::vector<std::int64_t> stride = {};  ///< strides in elements; if empty, the tensor is dense
+  Device device = {};                     ///< device that holds the memory
 
   /// Converts to a read-only view of the same memory.
   // NOLINTNEXTLINE(google-explicit-constructor)
   [[nodiscard]] operator ConstStridedTensor() const { return {data, dtype, shape, stride, device}; }
 };
 
-/// A tensor that a score function reads, and its name in the text.
+/// A tensor that a score function reads, and the name by which the text refers to it.
 struct ScoreCapture {
   std::string name;  ///< name in the text
-  /// f32, f16, bf16 and f64 are floats. i32 and i64 are integers; i64 values are reduced modulo 2^32. A bool is a byte;
-  /// 0 is false. Each extent is 1 to 2^31 - 1. Strides may be 0 or negative.
+  /// The tensor. f32, f16, bf16 and f64 are floats. i32 and i64 are integers; i64 values are reduced modulo 2^32. A
+  /// bool is a byte, and 0 is false. Each extent is 1 to 2^31 - 1. Strides may be 0 or negative.
   ConstStridedTensor tensor;
 };
 
-/// Destination for the gradient of a captured tensor.
+/// Where to write the gradient of a captured tensor.
 struct CaptureGradient {
-  std::string name;  ///< name of a capture of floats
-  /// Out, f32 or f64, shape of the capture, in memory that no other output shares. Strides must be >= 0, and may be 0
-  /// only if the extent is 1. Each stride must exceed the span of the dimensions with smaller strides. Every element is
-  /// overwritten; an element that no score has read becomes 0.
+  std::string name;  ///< name of a capture whose elements are floats
+  /// Output, f32 or f64, with the shape of the capture. No other output may use its memory. Strides must be >= 0, and
+  /// may be 0 only if the extent is 1. Each stride must exceed the span of the dimensions with smaller strides. Every
+  /// element is overwritten. An element that no score has read becomes 0.
   StridedTensor gradient;
 };
 
-/// s = f(score, b, h, q, k, q_len, k_len, captured tensors), for every row and key. The expression may use:
+/// A function s = f(score, b, h, q, k, q_len, k_len, captured tensors), applied to every row and key. Its expression
+/// may use these names:
 ///
 ///   score         scale <q, k>, after softcap, ALiBi and bias, before masks (window, causal, lengths, Params::mask)
 ///   b             index of the sequence
@@ -71,29 +73,30 @@ struct CaptureGradient {
 ///   q, k          row and key, counted from 0 at the beginning of the sequence
 ///   q_len, k_len  number of rows and keys of the sequence
 ///
-/// An s of -inf hides the key from the row. A row that sees no key gives o = 0 and lse = -inf; with sinks, lse is the
-/// sink. The text is an expression in the syntax of C, with floor division (//), a modulo with the divisor's sign (%),
-/// lets, and the functions of docs/custom_scores.md. Subscripts are clamped to the tensor, so no access leaves it.
+/// If s is -inf, the row does not see the key. A row that sees no key gives o = 0 and lse = -inf; with sinks, lse is
+/// the sink. The text is an expression in the syntax of C. It also has floor division (//), a modulo with the divisor's
+/// sign (%), lets, and the functions of docs/custom_scores.md. Subscripts are clamped to the tensor, so no access
+/// leaves it.
 ///
-/// The constructor parses and differentiates the text once. The values of captured tensors may change between calls,
-/// and with() makes the same function with other tensors. Copies share one immutable state. Thread-safe.
+/// The constructor parses and differentiates the text once. The values of captured tensors may change between calls.
+/// with() makes the same function with other tensors. Copies share one immutable state. All functions are thread-safe.
 class ATTEND_API ScoreFunction {
  public:
   /// @param text      the expression
-  /// @param captures  at most kMostCaptures. Their memory is not read here.
-  /// @throws Error (kInvalidArgument) naming the column of the text, or the capture.
+  /// @param captures  at most kMostCaptures tensors. The constructor does not read their memory.
+  /// @throws Error (kInvalidArgument) naming the column of the text, or the capture, that is not valid.
   explicit ScoreFunction(std::string_view text, std::vector<ScoreCapture> captures = {});
 
-  /// Copy only: a moved-from ScoreFunction would have no state.
+  /// The class can be copied but not moved, because a moved-from ScoreFunction would have no state.
   ScoreFunction(const ScoreFunction&) = default;
   ScoreFunction& operator=(const ScoreFunction&) = default;
 
-  /// Returns the same function with these tensors. The text is parsed again only if a name, a kind of element (float,
-  /// integer, bool) or a shape has changed.
+  /// Returns the same function with other tensors. The text is parsed again only if a name, a shape, or an element
+  /// category (float, integer, bool) has changed.
   [[nodiscard]] ScoreFunction with(std::vector<ScoreCapture> captures) const;
 
-  [[nodiscard]] const std::string& text() const noexcept;                    ///< the expression, as passed
-  [[nodiscard]] const std::vector<ScoreCapture>& captures() const noexcept;  ///< the captures, as passed
+  [[nodiscard]] const std::string& text() const noexcept;                    ///< the expression that was passed
+  [[nodiscard]] const std::vector<ScoreCapture>& captures() const noexcept;  ///< the captures that were passed
 
   static constexpr std::size_t kMostCaptures = 8;  ///< maximum number of tensors that a function may read
 

@@ -1,5 +1,5 @@
-// Non-owning views of four-dimensional tensors: Tensor for memory that a function writes, ConstTensor for memory that
-// it reads.
+// Views of four-dimensional tensors, which do not own memory. Tensor is for memory that a function writes, ConstTensor
+// for memory that it reads.
 #pragma once
 
 #include <array>
@@ -9,13 +9,14 @@
 
 namespace attend {
 
-/// Element types. kF64 is supported only by the `reference` backend. kBool (one byte, 0 or 1) is only for masks.
-/// kF8E4M3 and kI8 are only for caches of keys and values (attend/serving.hpp). kI32 and kI64 are only for tensors of
-/// score functions (attend/score_function.hpp). kF8E4M3 is the 8-bit float also called float8_e4m3fn: 4 bits of
-/// exponent with a bias of 7, 3 bits of fraction, no infinity, NaN = 0x7f and 0xff, largest number 448.
+/// Element types. Only the `reference` backend supports kF64. kBool (one byte, 0 or 1) is allowed only for masks.
+/// kF8E4M3 and kI8 are allowed only for caches of keys and values (attend/serving.hpp). kI32 and kI64 are allowed only
+/// for tensors of score functions (attend/score_function.hpp). kF8E4M3 is the 8-bit float also called float8_e4m3fn. It
+/// has 4 bits of exponent with a bias of 7, 3 bits of fraction and no infinity. Its NaNs are 0x7f and 0xff, and its
+/// largest number is 448.
 enum class DType : std::uint8_t { kF32, kF16, kBF16, kF64, kBool, kF8E4M3, kI8, kI32, kI64 };
 
-/// Returns the bytes of one element.
+/// Returns the number of bytes of one element.
 [[nodiscard]] constexpr std::int64_t dtype_bytes(DType dtype) noexcept {
   switch (dtype) {
     case DType::kF32:
@@ -35,8 +36,8 @@ enum class DType : std::uint8_t { kF32, kF16, kBF16, kF64, kBool, kF8E4M3, kI8, 
   return 0;
 }
 
-/// Returns "f32", "f16", "bf16", "f64", "bool", "f8e4m3", "i8", "i32" or "i64", as used on the command line, in files
-/// and in messages.
+/// Returns "f32", "f16", "bf16", "f64", "bool", "f8e4m3", "i8", "i32" or "i64". The command line, files and messages
+/// use these names.
 [[nodiscard]] constexpr const char* dtype_name(DType dtype) noexcept {
   switch (dtype) {
     case DType::kF32:
@@ -61,17 +62,17 @@ enum class DType : std::uint8_t { kF32, kF16, kBF16, kF64, kBool, kF8E4M3, kI8, 
   return "?";
 }
 
-/// Kind of device that holds memory.
+/// Type of device that holds memory.
 enum class DeviceType : std::uint8_t { kCPU, kCUDA };
 
-/// A CPU, or a GPU with its number.
+/// A CPU, or a GPU and its number.
 struct Device {
-  DeviceType type = DeviceType::kCPU;  ///< kind of device
+  DeviceType type = DeviceType::kCPU;  ///< CPU or GPU
   int index = 0;                       ///< number of the GPU; 0 for a CPU
   bool operator==(const Device&) const = default;
 };
 
-/// A CUDA stream (CUstream). Ignored for CPU tensors, whose calls return when the work is done.
+/// A CUDA stream (CUstream). It is ignored for tensors on a CPU, because those calls return when the work is done.
 using Stream = void*;
 
 using Shape = std::array<std::int64_t, 4>;  ///< extents of (batch, heads, seqlen, head_dim)
@@ -81,19 +82,20 @@ using Shape = std::array<std::int64_t, 4>;  ///< extents of (batch, heads, seqle
   return {shape[1] * shape[2] * shape[3], shape[2] * shape[3], shape[3], 1};
 }
 
-/// A view: the caller owns the memory and keeps it alive until the call (or, on a GPU, the stream) is done with it.
-/// Dimensions are always (batch, heads, seqlen, head_dim); a BSHD buffer is the same view with other strides. Strides
-/// are in elements and >= 0, and the last stride is 1. Inputs may have stride 0 (broadcast); outputs may not.
+/// A view of memory that the caller owns. The caller keeps the memory alive until the call is done with it; on a GPU,
+/// until the stream is. Dimensions are always (batch, heads, seqlen, head_dim). A BSHD buffer is the same view with
+/// other strides. Strides are in elements and >= 0, and the last stride is 1. Inputs may have stride 0 (broadcast);
+/// outputs may not.
 ///
-/// `Void` is void or const void: use the names Tensor and ConstTensor below. A Tensor converts to a ConstTensor; the
-/// reverse does not compile.
+/// `Void` is void or const void; callers should use the names Tensor and ConstTensor below. A Tensor converts to a
+/// ConstTensor, but not the reverse.
 template <class Void>
 struct TensorView {
   Void* data = nullptr;         ///< address of the element whose subscripts are all 0
   DType dtype = DType::kF32;    ///< type of every element
   Device device = {};           ///< device that holds the memory
-  Shape shape = {0, 0, 0, 0};   ///< extents
-  Shape stride = {0, 0, 0, 1};  ///< in elements
+  Shape shape = {0, 0, 0, 0};   ///< number of elements in each dimension
+  Shape stride = {0, 0, 0, 1};  ///< distance in elements along each dimension
 
   /// Returns the number of elements.
   [[nodiscard]] constexpr std::int64_t numel() const noexcept { return shape[0] * shape[1] * shape[2] * shape[3]; }
@@ -104,11 +106,11 @@ struct TensorView {
     return {data, dtype, device, shape, stride};
   }
 
-  /// Type of a view of `T* data`: a ConstTensor if either T or the view itself is const.
+  /// Type of a view made from a `T*`: a ConstTensor if T or the view itself is const.
   template <class T>
   using Of = TensorView<std::conditional_t<std::is_const_v<T>, const void, Void>>;
 
-  /// Returns a dense (batch, heads, seqlen, head_dim) view of `data`. If T is const, it is a ConstTensor.
+  /// Returns a view of a dense (batch, heads, seqlen, head_dim) buffer. If T is const, the view is a ConstTensor.
   template <class T>
   [[nodiscard]] static constexpr Of<T> bhsd(T* data, DType dtype, const Shape& shape, Device device = {}) noexcept {
     return {data, dtype, device, shape, contiguous_strides(shape)};

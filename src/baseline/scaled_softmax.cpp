@@ -16,7 +16,7 @@
 namespace attend::cuda {
 namespace {
 
-constexpr std::uintptr_t kAlignment = 16;  // bytes
+constexpr std::uintptr_t kAlignment = 16;  // in bytes
 
 void check(const ScaledSoftmax& call) {
   const auto refuse = [](const std::string& text) { throw Error(ErrorCode::kUnsupported, "scaled_softmax: " + text); };
@@ -33,7 +33,7 @@ void check(const ScaledSoftmax& call) {
   }
 }
 
-/// Returns the row length for which the kernel is compiled.
+/// Returns the row length for which the kernel is compiled: seqlen_k rounded up to a power of two.
 int padded(const ScaledSoftmax& call) {
   return std::max(static_cast<int>(std::bit_ceil(static_cast<unsigned>(call.seqlen_k))), kLeastSoftmaxRow);
 }
@@ -65,7 +65,7 @@ void scaled_softmax(const ScaledSoftmax& call, int device, StreamHandle stream) 
                             .scale = call.scale};
   if (args.rows == 0) return;
   const std::int64_t threads = threads_of(spec);
-  const std::int64_t rows = threads / softmax_row_threads(padded(call));  // rows of a block
+  const std::int64_t rows = threads / softmax_row_threads(padded(call));  // number of rows that a block computes
   const std::int64_t blocks = (args.rows + rows - 1) / rows;
   if (blocks > std::numeric_limits<std::int32_t>::max()) {
     throw Error(ErrorCode::kUnsupported, fmt::format("scaled_softmax: {} blocks, allowed 2^31 - 1", blocks));

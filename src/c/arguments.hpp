@@ -8,22 +8,22 @@
 
 namespace attend::c {
 
-/// @param name  of the argument, for error messages
+/// @param name  name of the argument, for error messages
 [[nodiscard]] Tensor tensor_of(const char* name, const attend_tensor* given);
 
-/// Returns nothing for null.
+/// Returns the tensor, or nothing if `given` is null.
 [[nodiscard]] std::optional<Tensor> optional_tensor_of(const char* name, const attend_tensor* given);
 
-/// Returns an input, or nothing for null.
+/// Returns the tensor as an input, or nothing if `given` is null.
 [[nodiscard]] std::optional<ConstTensor> optional_input_of(const char* name, const attend_tensor* given);
 
-/// Returns the defaults for null. The result points to the same memory as `given`.
+/// Converts the parameters. Returns the defaults if `given` is null. The result points to the same memory as `given`.
 [[nodiscard]] Params params_of(const attend_params* given);
 
 [[nodiscard]] ForwardCall forward_call_of(const attend_forward_call* given);
 [[nodiscard]] BackwardCall backward_call_of(const attend_backward_call* given);
 
-/// Returns "auto" for null.
+/// Returns `given`, or "auto" if it is null.
 [[nodiscard]] inline std::string_view compute_of(const char* given) {
   return given == nullptr ? "auto" : given;
 }

@@ -1,4 +1,4 @@
-// Forward, backward, plans, backends and threads of the C interface.
+// Implements the C interface for forward, backward, plans, backends and threads.
 #include "attend/attention.hpp"
 
 #include <memory>
@@ -33,8 +33,8 @@ JsonObject json_of(const Candidate& c) {
   return object.add("workspace_bytes", c.workspace_bytes);
 }
 
-/// Returns the backends of this build, which never change. Never freed, because callers may keep their names until the
-/// process ends.
+/// Returns the backends of this build, which never change. The list is never freed, because callers may use the names
+/// until the process ends.
 const std::vector<BackendInfo>& all_backends() {
   static const std::vector<BackendInfo>& list = *new std::vector<BackendInfo>(backends());
   return list;

@@ -1,4 +1,4 @@
-// JSON text, as far as explanations need it.
+// Formats values as JSON. It covers only what explanations need.
 #pragma once
 
 #include <fmt/format.h>
@@ -11,7 +11,7 @@
 
 namespace attend::c {
 
-/// Returns a string in quotes. Characters other than ASCII stay as they are: UTF-8.
+/// Returns a string in quotes. Characters other than ASCII remain UTF-8.
 [[nodiscard]] inline std::string json(std::string_view text) {
   std::string quoted = "\"";
   for (const char c : text) {
@@ -34,12 +34,12 @@ namespace attend::c {
   return json(std::string_view(text));
 }
 
-/// Returns a number, or true or false.
+/// Returns a number, or `true` or `false`.
 [[nodiscard]] inline std::string json(std::integral auto value) {
   return fmt::format("{}", value);
 }
 
-/// Returns null for infinity and NaN, which JSON does not have.
+/// Returns a number, or `null` for infinity and NaN, which JSON does not have.
 [[nodiscard]] inline std::string json(double value) {
   return std::isfinite(value) ? fmt::format("{}", value) : "null";
 }
@@ -51,7 +51,7 @@ template <class T>
   return text + "]";
 }
 
-/// An object to which fields are added one by one.
+/// A JSON object that is built by adding fields one after another.
 class JsonObject {
  public:
   template <class T>

@@ -1,4 +1,4 @@
-// Ring attention of the C interface.
+// Implements the C interface for rings.
 #include "attend/ring.hpp"
 
 #include <algorithm>
@@ -43,7 +43,8 @@ const RingContext& context_of(const attend_ring* given) {
   return given->context;
 }
 
-/// Reads the structs of a call. If they are invalid, reports this to all ranks, which wait to compare arguments.
+/// Calls read(), which reads the structs of a call. If they are invalid, reports this to the other ranks, which wait to
+/// compare arguments.
 template <class Read>
 auto read_on_all_ranks(const RingContext& context, const Read& read) {
   try {
@@ -74,7 +75,7 @@ void backward_on_ring(const attend_ring* ring, const attend_backward_call* given
 }
 
 void make_threads(std::int32_t num_ranks, std::int64_t timeout_ms, attend_ring** ranks) {
-  constexpr std::int64_t kLongest = std::numeric_limits<std::int32_t>::max();  // 24 days
+  constexpr std::int64_t kLongest = std::numeric_limits<std::int32_t>::max();  // in milliseconds; about 24 days
   if (timeout_ms < 0 || timeout_ms > kLongest) refuse("timeout_ms: {}, allowed 0 to {}", timeout_ms, kLongest);
   result("ranks", ranks);
   std::vector<std::unique_ptr<attend_ring>> made;
@@ -84,7 +85,7 @@ void make_threads(std::int32_t num_ranks, std::int64_t timeout_ms, attend_ring**
   for (std::unique_ptr<attend_ring>& rank : made) *ranks++ = rank.release();
 }
 
-/// A part in the form for the C++ functions.
+/// An attend_shard_part, converted to the types of the C++ functions.
 struct Part {
   Sharding sharding;
   int rank, num_ranks;

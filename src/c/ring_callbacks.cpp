@@ -13,7 +13,7 @@ void require_zero(const char* function, std::int32_t returned) {
   throw Error(ErrorCode::kInternal, fmt::format("callbacks.{}: returned {}, allowed 0", function, returned));
 }
 
-/// A request that send or receive has started. Exactly one call of `wait` or `abandon` ends it.
+/// A request that `send` or `receive` has started. It ends with exactly one call of `wait` or `abandon`.
 class Request {
  public:
   explicit Request(const attend_ring_callbacks& callbacks) : callbacks_(callbacks) {}
@@ -36,12 +36,12 @@ class Request {
   bool is_open_ = false;
 };
 
-/// Starts a message and returns the function that waits for it. The function can be copied; the request ends with its
-/// last copy.
+/// Starts a message and returns the function that waits for it. The function can be copied. The destruction of its last
+/// copy ends the request.
 template <class Begin>
 RingCallbacks::Wait begun(const attend_ring_callbacks& callbacks, const char* function, const Begin& begin) {
   auto request = std::make_shared<Request>(callbacks);
-  RingCallbacks::Wait wait = [request] { request->wait(); };  // first, because it may throw
+  RingCallbacks::Wait wait = [request] { request->wait(); };  // made first, because this may throw
   require_zero(function, begin(request->mark()));
   request->opened();
   return wait;

@@ -1,4 +1,4 @@
-// The caller's functions of a ring, in the form for the C++ interface.
+// Converts the caller's functions of a ring to the types of the C++ interface.
 #pragma once
 
 #include "attend/ring.hpp"
@@ -6,7 +6,7 @@
 
 namespace attend::c {
 
-/// @param given  from read_struct
+/// @param given  the result of read_struct
 [[nodiscard]] RingCallbacks callbacks_of(const attend_ring_callbacks& given);
 
 }  // namespace attend::c

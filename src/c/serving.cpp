@@ -1,4 +1,4 @@
-// Decode, append and merge of the C interface.
+// Implements the C interface for decode, append and merge.
 #include "attend/serving.hpp"
 
 #include <vector>

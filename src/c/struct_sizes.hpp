@@ -39,13 +39,13 @@ inline constexpr std::size_t kFirstSize<attend_shard_part> = 40;
 template <>
 inline constexpr std::size_t kFirstSize<attend_ring_problem> = 80;
 
-// Frozen.
+// These structs have no struct_size and must never change.
 static_assert(sizeof(attend_error) == 1024 && sizeof(attend_tensor) == 88 && sizeof(attend_partial_state) == 16);
 
 static_assert(ATTEND_OK == 0 && ATTEND_INVALID_ARGUMENT == 1 && ATTEND_UNSUPPORTED == 2 &&
               ATTEND_MISSING_HARDWARE == 3 && ATTEND_IO == 4 && ATTEND_INTERNAL == 5 && ATTEND_OUT_OF_MEMORY == 6);
 
-// The numbers equal the C++ enumerators.
+// The numbers must equal those of the C++ enumerators.
 static_assert(ATTEND_F32 == static_cast<int>(DType::kF32) && ATTEND_F16 == static_cast<int>(DType::kF16) &&
               ATTEND_BF16 == static_cast<int>(DType::kBF16) && ATTEND_F64 == static_cast<int>(DType::kF64) &&
               ATTEND_BOOL == static_cast<int>(DType::kBool) && ATTEND_F8E4M3 == static_cast<int>(DType::kF8E4M3) &&

@@ -1,4 +1,4 @@
-// Tensors, names and the version: functions that cannot fail.
+// Implements the C functions for tensors, names and the version. They cannot fail.
 #include <algorithm>
 
 #include "attend/tensor.hpp"
@@ -7,7 +7,7 @@
 namespace attend::c {
 namespace {
 
-/// Returns a product of sizes, at most 2^62. Calls refuse tensors of that extent.
+/// Returns the product of two sizes, or 2^62 if it overflows. Calls refuse tensors of that size.
 std::int64_t product(std::int64_t a, std::int64_t b) {
   constexpr std::int64_t kFar = std::int64_t{1} << 62;
   std::int64_t result = 0;
@@ -15,13 +15,13 @@ std::int64_t product(std::int64_t a, std::int64_t b) {
   return std::min(result, kFar);
 }
 
-/// Sets a view with heads and seqlen in either order.
+/// Sets a dense view. is_bshd determines the order of heads and seqlen in memory.
 void set_tensor(attend_tensor* tensor, const void* data, std::int32_t dtype, const std::int64_t* shape, bool is_bshd) {
   if (tensor == nullptr) return;
   constexpr std::int64_t kEmpty[4] = {};
   const std::int64_t* sizes = shape == nullptr ? kEmpty : shape;
   *tensor = {};
-  // Only for writing does a view need memory that is not const; inputs may be const.
+  // Only outputs need memory that is not const. Inputs are only read.
   tensor->data = const_cast<void*>(data);  // NOLINT(cppcoreguidelines-pro-type-const-cast)
   tensor->dtype = dtype;
   std::copy_n(sizes, 4, tensor->shape);

@@ -1,4 +1,4 @@
-// Names that other projects use for our backends. docs/names.md maps their programs to ours.
+// Names that users of other projects know for our backends. docs/names.md maps the programs of those projects to ours.
 #pragma once
 
 #include <span>
@@ -8,13 +8,13 @@ namespace attend::core {
 
 struct Alias {
   std::string_view name;
-  std::string_view stands_for;  ///< the backend's name
+  std::string_view stands_for;  ///< name of the backend
 };
 
 /// Returns every alias. No alias equals a backend's name.
 [[nodiscard]] std::span<const Alias> aliases() noexcept;
 
-/// Returns the backend's name for an alias, otherwise `name`. In an alias, - counts as _.
+/// Returns the backend's name if `name` is an alias, and otherwise `name`. In an alias, - is equivalent to _.
 [[nodiscard]] std::string_view without_alias(std::string_view name) noexcept;
 
 }  // namespace attend::core

@@ -11,7 +11,7 @@
 namespace attend::core {
 namespace {
 
-/// Checks the length of a sequence, which is not negative, and its cache row.
+/// Checks the length of a live sequence and its cache row.
 void check_sequence(const AppendProblem& p, std::int64_t s, std::int64_t length) {
   const std::int64_t seqlen_new = p.new_rows.length(s);
   if (length > p.capacity) {
@@ -27,7 +27,7 @@ void check_sequence(const AppendProblem& p, std::int64_t s, std::int64_t length)
   }
 }
 
-/// Checks that the place of a new row exists, or that its slot is skipped.
+/// Checks that the place of new row i exists, or that its slot is negative, which means that the row is skipped.
 void check_place(const AppendProblem& p, const CachedSequence& in_cache, std::int64_t s, std::int64_t i) {
   if (p.destination(in_cache, s, i).block >= 0) return;
   if (p.slot_mapping != nullptr) {
@@ -52,7 +52,7 @@ void check_position(const AppendProblem& p, const CachedSequence& in_cache, std:
          p.rotary->seqlens != nullptr ? "rotary.seqlens" : "seqlens_k", s, position, p.max_positions() - 1);
 }
 
-/// Destination of a new row, and its token.
+/// Destination of a new row, and the number of the row among all new rows (its token).
 struct Arrival {
   std::int64_t slot;
   std::int64_t token;
@@ -100,7 +100,7 @@ void check_append_entries(const AppendProblem& p) {
   std::vector<Arrival> arrivals;
   for (std::int64_t s = 0; s < p.num_sequences(); ++s) {
     const std::int64_t length = p.cache.seqlens_k != nullptr ? p.cache.seqlens_k[s] : 0;
-    if (length < 0) continue;  // dead: its other entries are not checked
+    if (length < 0) continue;  // a negative length means a dead sequence, whose other entries are not checked
     if (p.slot_mapping == nullptr) check_sequence(p, s, length);
     const CachedSequence in_cache = p.sequence(s);
     for (std::int64_t i = 0; i < p.new_rows.length(s); ++i) {

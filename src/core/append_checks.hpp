@@ -1,4 +1,4 @@
-// Checks of append that read arrays on the host, and of a combined append and decode call.
+// Checks of append that read arrays in host memory, and checks of a combined call of append and decode.
 #pragma once
 
 #include "core/append_problem.hpp"
@@ -6,19 +6,20 @@
 
 namespace attend::core {
 
-/// With `positions` every query row needs a new row, whose position it uses. Throws Error naming the first sequence
-/// with a query row that has none.
+/// Checks that every query row has a new row. With `positions` this is required, because a query row uses the position
+/// of its new row. Throws Error naming the first sequence in which a query row has none.
 void check_query_rows(const AppendProblem& p);
 
-/// Checks for ATTEND_CHECK=1: lengths, pages, slots and positions that do not exist, and two new rows with the same
-/// destination. Throws Error naming the first invalid entry.
+/// Checks that run only with ATTEND_CHECK=1. They detect lengths, pages, slots and positions that do not exist, and two
+/// new rows with the same destination. Throws Error naming the first invalid entry.
 void check_append_entries(const AppendProblem& p);
 
-/// Checks that both calls name the same cache and the same number of sequences. Throws Error naming the first argument
+/// Checks that both calls use the same cache and the same number of sequences. Throws Error naming the first argument
 /// that differs.
 void check_one_cache(const AppendCall& append, const DecodeCall& decode);
 
-/// Checks that neither call writes memory that the other one reads, except the cache. Throws Error naming the argument.
+/// Checks that neither call writes memory that the other one reads. The cache is exempt. Throws Error naming the
+/// argument.
 void check_outputs_apart(const DecodeProblem& decode, const AppendProblem& append);
 
 }  // namespace attend::core

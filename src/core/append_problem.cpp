@@ -14,7 +14,7 @@
 namespace attend::core {
 namespace {
 
-constexpr const char* kOwner = "k";  // the argument that determines the device
+constexpr const char* kOwner = "k";  // the argument whose device is the device of the call
 
 void check_rows(const char* name, const Tensor& t, Device device) {
   if (!has_simd_loops(t.dtype)) refuse("{}: dtype {}, allowed f32, f16, bf16", name, dtype_name(t.dtype));
@@ -28,7 +28,7 @@ void check_cache(const char* name, const Tensor& t, Device device) {
   check_tensor(name, t, device, kOwner);
 }
 
-/// Checks weights and tables.
+/// Checks a tensor of norm weights or a rotary table.
 Tensor checked_numbers(const char* name, const ConstTensor& passed, Device device) {
   const Tensor t = input_view(passed);
   if (!has_simd_loops(t.dtype) && t.dtype != DType::kF64) {
@@ -64,14 +64,15 @@ void resolve_caches(AppendProblem& p, const AppendCall& call) {
               "(first three dimensions of k_cache, head_dim_v of v)");
 }
 
-/// Names of the arguments that describe the rows of a tensor.
+/// Names of the arguments that describe the rows of one tensor: the tensor, its offsets and its longest sequence.
 struct RowArguments {
   const char* tensor;
   const char* offsets;
   const char* most;
 };
 
-/// Returns the rows of `t`: packed if there are offsets, with at most `most` rows per sequence, otherwise dense.
+/// Completes the description of the rows of `t`. With offsets they are packed, and each sequence has at most
+/// rows.seqlen rows. Otherwise the tensor is dense.
 SequenceRows resolved_rows(const RowArguments& name, const Tensor& t, SequenceRows rows) {
   if (rows.offsets == nullptr) {
     if (rows.seqlen != 0) refuse("{}: {} without {}, allowed with it only", name.most, rows.seqlen, name.offsets);
@@ -105,7 +106,7 @@ void resolve_new_rows(AppendProblem& p, const AppendCall& call) {
                              {call.cu_seqlens_new, packed ? call.num_sequences : p.k.shape[0], call.max_seqlen_new});
   p.slot_mapping = call.slot_mapping;
   p.positions = call.positions;
-  // With slots, the index is used only for lengths.
+  // With slots, the cache index is used only for lengths.
   const bool by_slot = p.slot_mapping != nullptr;
   static_cast<CacheLayout&>(p) = make_cache_layout(call.cache, p.k_cache, by_slot ? 0 : p.num_sequences());
   resolve_descales(p, p.k_cache, p.v_cache ? &*p.v_cache : nullptr, p.num_sequences(), kOwner);
@@ -123,10 +124,10 @@ void refuse_queries(const char* why, const AppendCall& call) {
   }
 }
 
-/// Query rows of append, which normalises and rotates them into q_out.
+/// The query rows of an append call, which normalises and rotates them and writes the results to q_out.
 struct QueryCall {
   ConstTensor q;
-  std::optional<Tensor> q_out;  ///< absent: the backend allocates memory
+  std::optional<Tensor> q_out;  ///< absent if the backend allocates the memory
   const std::int32_t* cu_seqlens_q;
   std::int64_t max_seqlen_q;
 };
@@ -229,7 +230,7 @@ void check_apart(const NamedTensor& out, const NamedTensor& other) {
   refuse("{}: shares memory with {}, allowed a separate buffer", out.name, other.name);
 }
 
-/// Checks that no written memory is read, except if q_out is q. The caches may overlap each other.
+/// Checks that no argument is read whose memory is written. q_out may be q, and the caches may overlap each other.
 void check_written(const AppendProblem& p) {
   TensorList inputs, caches;
   inputs.add("k", p.k);

@@ -1,8 +1,9 @@
-// A checked append call: every default resolved, every size verified, nothing allocated. Independent of hardware.
+// A checked append call: all defaults are resolved and all sizes are verified. Holds no memory of its own and does not
+// depend on hardware.
 //
-// Only make_append_problem reads the user's arguments; the backends trust an AppendProblem. Arrays on the tensors'
-// device (lengths, tables, offsets, slots, positions) are read during the computation. On the host, the functions below
-// read them.
+// Only make_append_problem reads the user's arguments. The backends rely on the fields of an AppendProblem. The
+// computation reads the arrays on the tensors' device (lengths, tables, offsets, slots, positions). If the device is a
+// CPU, the functions below read them.
 #pragma once
 
 #include <algorithm>
@@ -15,19 +16,20 @@
 
 namespace attend::core {
 
-/// The rows of sequences in a tensor, numbered in storage order as tokens. Without offsets, sequence s is batch entry s
-/// with `seqlen` rows. With offsets (packed), it owns the rows [offsets[s], offsets[s + 1]) of batch entry 0.
+/// The rows of sequences in a tensor. All rows are numbered as tokens, in the order in memory. Without offsets,
+/// sequence s is batch entry s and has `seqlen` rows. With offsets the tensor is packed, and sequence s has the rows
+/// [offsets[s], offsets[s + 1]) of batch entry 0.
 struct SequenceRows {
   const std::int32_t* offsets = nullptr;
   std::int64_t num_sequences = 0;
-  std::int64_t seqlen = 0;  ///< upper bound if packed
+  std::int64_t seqlen = 0;  ///< rows of each sequence; with offsets, an upper bound
 
-  // These require offsets on the host:
+  // The functions below require that offsets are in host memory.
 
   [[nodiscard]] std::int64_t count() const { return begin(num_sequences); }
   [[nodiscard]] std::int64_t begin(std::int64_t s) const { return offsets != nullptr ? offsets[s] : s * seqlen; }
   [[nodiscard]] std::int64_t length(std::int64_t s) const { return begin(s + 1) - begin(s); }
-  /// Returns the sequence of a token < count().
+  /// Returns the sequence to which a token belongs. The token must be less than count().
   [[nodiscard]] std::int64_t sequence_of(std::int64_t token) const {
     if (offsets == nullptr) return token / seqlen;
     return std::upper_bound(offsets, offsets + num_sequences + 1, token) - offsets - 1;
@@ -42,13 +44,13 @@ struct AppendProblem : CacheLayout {
   Tensor k, k_cache;
   std::optional<Tensor> v, v_cache;  ///< both or neither are set
   std::optional<Tensor> q, q_out;    ///< both or neither are set
-  SequenceRows new_rows;             ///< rows of k and v
-  SequenceRows q_rows;               ///< rows of q and q_out
+  SequenceRows new_rows;             ///< describes the rows of k and v
+  SequenceRows q_rows;               ///< describes the rows of q and q_out
   QueryPositions query_positions = QueryPositions::kLast;
   const std::int64_t* slot_mapping = nullptr;
   const std::int32_t* positions = nullptr;
 
-  std::optional<Rotary> rotary;  ///< absent if nothing is rotated
+  std::optional<Rotary> rotary;  ///< absent if no row is rotated
   std::optional<Tensor> q_norm, k_norm;
   float norm_eps = 0;
 
@@ -56,16 +58,16 @@ struct AppendProblem : CacheLayout {
   [[nodiscard]] std::int64_t rotary_dim() const { return rotary ? 2 * rotary->cos.shape[3] : 0; }
   [[nodiscard]] std::int64_t max_positions() const { return rotary ? rotary->cos.shape[2] : 0; }
 
-  // These require arrays on the host:
+  // The functions below require that the arrays are in host memory.
 
-  /// Returns a sequence's state. With slots, the location of its keys is not needed.
+  /// Returns the state of a sequence in the cache. With slots, cache_row is not set, because it is not needed.
   [[nodiscard]] CachedSequence sequence(std::int64_t s) const {
     if (slot_mapping == nullptr) return cached(s);
     const std::int64_t length = cache.seqlens_k != nullptr ? cache.seqlens_k[s] : 0;
     return {0, std::max<std::int64_t>(length, 0), length < 0};
   }
 
-  /// Returns the destination of new row i of a live sequence.
+  /// Returns the destination of new row i of a sequence that is not dead.
   [[nodiscard]] CachePlace destination(const CachedSequence& in_cache, std::int64_t s, std::int64_t i) const {
     if (slot_mapping != nullptr) {
       const std::int64_t slot = slot_mapping[new_rows.begin(s) + i];
@@ -76,13 +78,13 @@ struct AppendProblem : CacheLayout {
     return key < capacity ? place(in_cache.cache_row, key) : CachePlace{-1, 0};
   }
 
-  /// Returns the position of new row i as passed; it may be outside the tables.
+  /// Returns the position of new row i, as the caller passed it. The position may be outside the rotary tables.
   [[nodiscard]] std::int64_t position(const CachedSequence& in_cache, std::int64_t s, std::int64_t i) const {
     if (positions != nullptr) return positions[new_rows.begin(s) + i];
     return (rotary && rotary->seqlens != nullptr ? rotary->seqlens[s] : in_cache.length) + i;
   }
 
-  /// Returns the new row whose position query row i of a sequence uses. Without `positions` that row need not exist.
+  /// Returns the new row whose position query row i of a sequence uses. Without `positions` the new row need not exist.
   [[nodiscard]] std::int64_t new_row_of_query(std::int64_t s, std::int64_t i) const {
     switch (query_positions) {
       case QueryPositions::kLast:
@@ -97,9 +99,9 @@ struct AppendProblem : CacheLayout {
 };
 
 /// Checks the arguments of attend::append and resolves the defaults. Throws Error naming the first invalid argument.
-/// For tensors on a CPU, also checks the offsets, and with ATTEND_CHECK=1 the contents of the other arrays. With
-/// `decode`, for an append before a decode: the query rows are those of decode, and the caller sets q_out to memory of
-/// a dense tensor. If q is unchanged, the problem has no q.
+/// For tensors on a CPU, also checks the offsets. With ATTEND_CHECK=1, checks the contents of the other arrays too. The
+/// argument `decode` is set if a decode call follows the append. Then the query rows are those of `decode`, and the
+/// caller must set q_out to a dense tensor. If append does not change q, the problem has no q.
 [[nodiscard]] AppendProblem make_append_problem(const AppendCall& call, const DecodeCall* decode = nullptr);
 
 }  // namespace attend::core

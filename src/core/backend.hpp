@@ -1,4 +1,4 @@
-// A backend as src/dispatch uses it: its name, its capabilities, and the functions that run it.
+// A backend: its name, its capabilities, and the functions with which src/dispatch runs it.
 #pragma once
 
 #include <functional>
@@ -12,40 +12,45 @@
 namespace attend::core {
 
 struct Backend {
-  const char* name;         ///< value for Params::compute
-  const char* description;  ///< one line
+  const char* name;         ///< the value of Params::compute that selects the backend
+  const char* description;  ///< one line of text
   DeviceType device;
-  std::function<void(const Problem&, Stream)> forward = {};   ///< empty: backward only
-  std::function<void(const Problem&, Stream)> backward = {};  ///< empty: forward only
-  /// true if "auto" may choose it; false for lesson kernels and for backends that another one always beats
+  std::function<void(const Problem&, Stream)> forward = {};   ///< empty if the backend supports only backward
+  std::function<void(const Problem&, Stream)> backward = {};  ///< empty if the backend supports only forward
+  /// True if "auto" may choose the backend. False for kernels that serve as lessons, and for backends that are never
+  /// the fastest.
   bool in_auto = true;
-  /// true for the backend that supports the most options, one per device. If no backend supports a problem, "auto"
-  /// reports the reason of this one, or of the first backend that supports the problem's options.
+  /// True for one backend of each device, the one that supports the most options. If no backend can run a problem,
+  /// "auto" reports why this backend cannot. If this backend does not even support the problem's options, "auto"
+  /// instead reports the reason of the first backend that does.
   bool is_fallback = false;
-  DTypes dtypes = {~0U};  ///< dtypes of q that it may support
-  /// Returns one line with the reason why the backend cannot run this problem ("dropout_p: 0.1, compute 'cpu_naive'
-  /// allows 0"), or nothing.
+  DTypes dtypes = {~0U};  ///< q must have one of these dtypes; other conditions may apply
+  /// Returns one line with the reason why the backend cannot run this problem, or nothing if it can. Example:
+  /// "dropout_p: 0.1, compute 'cpu_naive' allows 0".
   std::function<std::optional<std::string>(const Problem&)> unsupported = {};
-  /// Returns whether the backend supports each of the problem's options in some problem. Empty if no backend of the
-  /// device uses it.
+  /// Returns whether the backend supports each of the problem's options in at least one problem. The function is empty
+  /// if no backend of the device needs it.
   std::function<bool(const Problem&)> takes_options = {};
-  /// Returns the estimated seconds for the problem, or infinity if the backend cannot run it. "auto" calls this in
-  /// every call, so it produces no text. Empty: "auto" chooses the first backend that can run the problem.
+  /// Returns the estimated time in seconds, or infinity if the backend cannot run the problem. "auto" calls this
+  /// function in every call, so it produces no text. If it is empty, "auto" chooses the first backend that can run the
+  /// problem.
   std::function<double(const Problem&)> estimate = {};
-  /// Returns the bytes of scratch memory on the device that a call needs. Empty: the caller cannot pass any.
+  /// Returns the size in bytes of the device scratch memory that a call needs. If the function is empty, the caller
+  /// cannot pass scratch memory.
   std::function<std::size_t(const Problem&)> workspace_bytes = {};
-  /// Compiles and loads everything that a call will need. Empty: nothing to do.
+  /// Compiles and loads all kernels that a call will need. If the function is empty, there is no preparation.
   std::function<void(const Problem&)> prepare = {};
-  /// Describes how a call would run; the caller sets `lack`. Empty: no description.
+  /// Describes how a call would run. The dispatcher sets the field `lack` of the result. If the function is empty,
+  /// there is no description.
   std::function<Candidate(const Problem&)> explain = {};
 };
 
-/// For backends that compute in one dtype: returns the reason if the dtype of q is not in `allowed`, or if another
-/// tensor of the problem differs from q. Otherwise nothing.
+/// For backends that compute in one dtype. Returns a reason if the dtype of q is not in `allowed`, or if another tensor
+/// of the problem has a different dtype. Otherwise returns nothing.
 std::optional<std::string> dtype_lack(const Problem& p, const char* compute, std::span<const DType> allowed);
 
-/// Returns the reason why a custom score (Problem::custom_score) is unsupported, if there is one. A backend that runs
-/// programs refuses only a score without a program.
+/// Returns the reason why the backend does not support the problem's custom score, if there is one. A backend that runs
+/// programs (runs_programs) refuses only a score without a program.
 [[nodiscard]] std::optional<std::string> custom_score_lack(const Problem& p, const char* compute,
                                                            bool runs_programs = false);
 

@@ -6,10 +6,12 @@
 namespace attend::core {
 namespace {
 
-/// Merges a mask that is a window into the window of the call. Returns false if that is not possible.
+/// If the mask is a window, merges it into the window of the call and returns true. Returns false if that is
+/// impossible.
 bool takes_window(Problem& p, const BlockTiles& tiles) {
   if (!tiles.band) return false;
-  // The call's window counts from the last row and key, the mask's window from the first.
+  // The call's window is relative to the diagonal that ends at the last row and key. The mask's window is relative to
+  // the diagonal that starts at the first row and key.
   const std::int64_t offset = p.max_seqlen_k - p.max_seqlen_q;
   const auto joined = [](std::int64_t own, std::int64_t end, std::int64_t moved) {
     if (end == BlockBand::kOpen) return own;

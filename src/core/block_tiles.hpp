@@ -1,4 +1,5 @@
-// Visible pairs of rows and keys, by tiles: the contents of a BlockMask, as backends read them.
+// The contents of a BlockMask in the format that backends read: for each tile of rows and keys, which pairs are
+// visible.
 #pragma once
 
 #include <algorithm>
@@ -13,50 +14,51 @@
 
 namespace attend::core {
 
-constexpr std::int64_t kMaskTile = 64;  // rows, and keys, of a tile
+constexpr std::int64_t kMaskTile = 64;  // number of rows, and of keys, in a tile
 
-/// Bit r of word k: row r of the tile sees key k of the tile. Bits beyond a length are 0.
+/// Visible pairs of a tile. If bit r of word k is 1, row r of the tile sees key k of the tile. Bits of rows and keys
+/// beyond the sequence are 0.
 using TilePattern = std::array<std::uint64_t, kMaskTile>;
 
-// Special values instead of a pattern number. kAllSeen: each existing row sees each existing key. kNoneSeen: no row
-// sees a key.
+// Special values that replace a pattern number. kAllSeen means that each existing row sees each existing key. kNoneSeen
+// means that no row sees a key.
 using attend::kAllSeen;
 using attend::kNoneSeen;
 
-/// Neighbouring tiles of keys: any number of full tiles, or one tile with a pattern.
+/// Neighbouring key tiles in a row of tiles. They are any number of fully visible tiles, or one tile with a pattern.
 struct SeenTiles {
-  std::int32_t begin, end;  ///< range of tiles of keys
+  std::int32_t begin, end;  ///< range [begin, end) of key tiles
   std::int32_t pattern;     ///< index into BlockTiles::patterns, or kAllSeen
 };
 
-/// A mask that is a window: row i sees keys i - left to i + right. One of the two may be negative.
+/// A mask that is a window: row i sees keys i - left to i + right. One of the two numbers may be negative.
 struct BlockBand {
-  static constexpr std::int64_t kOpen = std::int64_t{1} << 40;  ///< hides no key
+  static constexpr std::int64_t kOpen = std::int64_t{1} << 40;  ///< value of `left` or `right` that hides no key
   std::int64_t left = kOpen, right = kOpen;
 };
 
 struct BlockTiles {
-  std::int64_t batch = 1;      ///< 1: the same mask for all sequences
-  std::int64_t num_heads = 1;  ///< 1: the same mask for all query heads
-  /// true if the function uses b or h; 1 above then means exactly one
+  std::int64_t batch = 1;      ///< 1 if all sequences have the same mask
+  std::int64_t num_heads = 1;  ///< 1 if all query heads have the same mask
+  /// True if the mask function uses the batch index b or the head index h. Then a 1 above is an exact size.
   bool asks_for_batch = false, asks_for_head = false;
   std::int64_t seqlen_q = 0, seqlen_k = 0;
-  /// for each row of tiles, its first index in `seen`, followed by the end of the last row
+  /// For each row of tiles, the index of its first entry in `seen`. The last element is the end of the last row.
   std::vector<std::int64_t> row_begin = {};
-  std::vector<SeenTiles> seen = {};           ///< sorted by keys within each row of tiles
-  std::vector<TilePattern> patterns = {};     ///< distinct; none is empty or full
-  std::vector<std::uint64_t> rows_seen = {};  ///< for each pattern, one bit for each row that sees a key
+  std::vector<SeenTiles> seen = {};           ///< entries of all rows of tiles; within a row they are sorted by key
+  std::vector<TilePattern> patterns = {};     ///< all patterns are different, and none is empty or full
+  std::vector<std::uint64_t> rows_seen = {};  ///< for each pattern, a word whose bit r is 1 if row r sees a key
   double num_pairs = 0;                       ///< number of visible pairs
-  std::optional<BlockBand> band = {};         ///< set if the mask is exactly this window
-  /// Copies in GPU memory, freed with this object; see cuda/launch/block_mask_lists.cpp
+  std::optional<BlockBand> band = {};         ///< set if the mask equals this window
+  /// Copies in GPU memory that are freed with this object. See cuda/launch/block_mask_lists.cpp.
   mutable std::shared_ptr<void> on_devices = {};
-  mutable std::shared_ptr<void> maps_on_devices = {};  ///< copies for cuda/launch/block_map.cpp
+  mutable std::shared_ptr<void> maps_on_devices = {};  ///< copies that cuda/launch/block_map.cpp makes
 
   [[nodiscard]] std::int64_t tile_rows() const { return (seqlen_q + kMaskTile - 1) / kMaskTile; }
   [[nodiscard]] std::int64_t tile_columns() const { return (seqlen_k + kMaskTile - 1) / kMaskTile; }
 };
 
-/// The tiles of one query head of one sequence. Without a mask all pairs are visible.
+/// The tiles of one query head of one sequence. If there is no mask, all pairs are visible.
 class HeadTiles {
  public:
   HeadTiles() = default;
@@ -68,18 +70,18 @@ class HeadTiles {
 
   [[nodiscard]] bool see_all() const { return tiles_ == nullptr; }
 
-  /// Returns whether row r of a tile sees any of the tile's keys. number: index of the tile's pattern.
+  /// Returns whether row r of a tile sees any of the tile's keys. `number` is the number of the tile's pattern.
   [[nodiscard]] bool sees_any(std::int32_t number, std::int64_t r) const {
     return (tiles_->rows_seen[static_cast<std::size_t>(number)] >> r & 1) != 0;
   }
 
-  /// Returns the visible tiles of a row of tiles.
+  /// Returns the visible tiles in a row of tiles.
   [[nodiscard]] std::span<const SeenTiles> row(std::int64_t tile_row) const {
     const std::int64_t* at = tiles_->row_begin.data() + first_ + tile_row;
     return {tiles_->seen.data() + at[0], static_cast<std::size_t>(at[1] - at[0])};
   }
 
-  /// Returns a tile's pattern number, kAllSeen or kNoneSeen.
+  /// Returns the pattern number of a tile, or kAllSeen or kNoneSeen.
   [[nodiscard]] std::int32_t pattern_of(std::int64_t tile_row, std::int64_t key_tile) const {
     if (tiles_ == nullptr) return kAllSeen;
     const auto tiles = row(tile_row);
@@ -109,7 +111,7 @@ class HeadTiles {
   }
 
  private:
-  /// Returns the first entry that ends after a tile of keys.
+  /// Returns the first entry whose end is greater than `key_tile`.
   [[nodiscard]] static std::span<const SeenTiles>::iterator first_behind(std::span<const SeenTiles> tiles,
                                                                          std::int64_t key_tile) {
     return std::upper_bound(tiles.begin(), tiles.end(), key_tile,

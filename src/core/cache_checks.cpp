@@ -9,7 +9,7 @@
 namespace attend::core {
 namespace {
 
-/// Checks the pages with keys that a row of the sequence may see.
+/// Checks the pages that hold keys that a row of the sequence may see.
 void check_pages(const DecodeProblem& p, const DecodeSequence& s) {
   if (s.seqlen_q == 0 || s.seqlen_k == 0) return;
   const PageTable& table = *p.cache.page_table;
@@ -35,7 +35,7 @@ bool checks_caches() {
 void check_cache_entries(const DecodeProblem& p) {
   for (std::int64_t index = 0; index < p.num_sequences; ++index) {
     const std::int64_t length = p.cache.seqlens_k != nullptr ? p.cache.seqlens_k[index] : p.capacity;
-    if (length < 0) continue;  // dead: its other entries are not checked
+    if (length < 0) continue;  // a negative length means a dead sequence, whose other entries are not checked
     if (length > p.capacity) {
       refuse("seqlens_k: entry {} is {}, allowed at most the capacity, {}", index, length, p.capacity);
     }

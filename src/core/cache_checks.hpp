@@ -1,5 +1,5 @@
-// Checks for ATTEND_CHECK=1 of the arrays of a cache: rows, lengths and pages that do not exist. Without it such
-// entries are clamped or skipped, as CacheIndex describes.
+// Checks of a cache's arrays, which run only with ATTEND_CHECK=1. They detect rows, lengths and pages that do not
+// exist. Without the checks, calls clamp or skip such entries, as CacheIndex describes.
 #pragma once
 
 #include "core/decode_problem.hpp"
@@ -10,7 +10,7 @@ namespace attend::core {
 /// @throws Error if ATTEND_CHECK is neither 0 nor 1.
 [[nodiscard]] bool checks_caches();
 
-/// Throws Error naming the first invalid entry. The arrays must be in host memory.
+/// Checks the arrays, which must be in host memory. Throws Error naming the first invalid entry.
 void check_cache_entries(const DecodeProblem& p);
 
 }  // namespace attend::core

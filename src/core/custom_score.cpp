@@ -25,7 +25,7 @@ void check_device(const std::string& what, Device found, Device wanted) {
   refuse("{}: on {}, allowed the device of q, {}", what, place_of(found), place_of(wanted));
 }
 
-/// Returns a view of the same bytes with positive strides.
+/// Returns a view of the same elements with non-negative strides. Negated dimensions are reversed.
 Tensor with_rising_strides(Tensor t) {
   for (std::size_t d = 0; d < t.shape.size(); ++d) {
     if (t.stride[d] >= 0) continue;
@@ -35,8 +35,8 @@ Tensor with_rising_strides(Tensor t) {
   return t;
 }
 
-/// Returns whether a byte offset could exceed int64. Sums use an array of float64 for all elements, whatever their
-/// size.
+/// Returns whether a byte offset could exceed int64. Elements are counted as 8 bytes, because the sums of gradients are
+/// an array of float64.
 bool is_too_large(const Tensor& t) {
   constexpr double kMostBytes = 0x1p62;
   double elements = 1, reach = 0;
@@ -47,15 +47,15 @@ bool is_too_large(const Tensor& t) {
   return std::max(elements, reach) * sizeof(double) >= kMostBytes;
 }
 
-/// Returns true only if no two elements share an address: each stride exceeds the span of the dimensions with smaller
-/// strides.
+/// Returns true only if no two elements share an address. This holds if each stride exceeds the span of all dimensions
+/// with smaller strides.
 bool has_elements_apart(const Tensor& t) {
   std::vector<std::pair<std::int64_t, std::int64_t>> strides_and_extents;
   for (std::size_t d = 0; d < t.shape.size(); ++d) {
     if (t.shape[d] > 1) strides_and_extents.emplace_back(t.stride[d], t.shape[d]);
   }
   std::sort(strides_and_extents.begin(), strides_and_extents.end());
-  std::int64_t last = 0;  // offset of the last element over the dimensions so far
+  std::int64_t last = 0;  // offset of the last element, counting only the dimensions visited so far
   for (const auto& [stride, extent] : strides_and_extents) {
     if (stride <= last) return false;
     last += stride * (extent - 1);
@@ -63,7 +63,7 @@ bool has_elements_apart(const Tensor& t) {
   return true;
 }
 
-/// Checks the gradient that was passed for captured[capture].
+/// Checks the gradient tensor that was passed for captured[capture], and returns it as a view.
 Tensor checked_gradient(const CustomScore& score, std::size_t capture, const StridedTensor& given, Device device) {
   const std::string what = fmt::format("captures: '{}'", score.names[capture]);
   const Tensor& of = score.captured[capture];
@@ -95,8 +95,8 @@ Tensor checked_gradient(const CustomScore& score, std::size_t capture, const Str
   return gradient;
 }
 
-/// Gradients are written completely, one after another, so a gradient must not share an element with another tensor or
-/// with itself.
+/// Checks that a gradient shares no element with another tensor and that its elements do not overlap. The gradients are
+/// written completely, one after another, so a later one would overwrite an earlier one.
 void check_apart(const NamedTensor& gradient, std::span<const NamedTensor> others) {
   if (!has_elements_apart(*gradient.tensor)) {
     refuse("{}: strides with which elements share memory, allowed strides without overlap", gradient.name);
@@ -107,9 +107,9 @@ void check_apart(const NamedTensor& gradient, std::span<const NamedTensor> other
   }
 }
 
-/// Returns whether the function can be replaced by the option alibi_slopes in this problem. Only on GPUs, where every
-/// kernel with one supports the other too and the option is faster, and only with options that all these kernels
-/// support.
+/// Returns whether the option alibi_slopes can replace the function in this problem. The replacement is used only on
+/// GPUs, where it is faster and every kernel supports both. It requires that all these kernels support the other
+/// options of the problem.
 bool is_alibi(const Problem& p, const CustomScore& score) {
   if (score.alibi == AlibiForm::kNone || p.q.device.type != DeviceType::kCUDA) return false;
   const bool is_causal = p.window_right == 0, is_open = p.window_left < 0 && p.window_right < 0;
@@ -120,7 +120,7 @@ bool is_alibi(const Problem& p, const CustomScore& score) {
          slopes.shape[0] == p.num_heads_q && slopes.stride[0] >= 0;
 }
 
-/// Returns the function's single capture as Problem::alibi_slopes.
+/// Returns the single capture of the function in the form of Problem::alibi_slopes.
 Tensor slopes_of_heads(const Problem& p, const CustomScore& score) {
   Tensor slopes = score.captured.front();
   const std::int64_t stride = slopes.stride[0];
@@ -147,7 +147,7 @@ void resolve_score_function(Problem& p, const Params& params, bool is_whole, boo
   for (std::size_t n = 0; n < score.captured.size(); ++n) {
     check_device(fmt::format("score: capture '{}'", score.names[n]), score.captured[n].device, p.q.device);
   }
-  // Options apply before the function. The replacement is valid only if no other option changes scores.
+  // Options apply before the function. The option can replace the function only if no other option changes scores.
   const bool is_alone = !p.bias && !p.alibi_slopes && !p.transforms_scores() && score.captured.empty();
   if (score.softcap != 0 && is_alone) {
     p.transform_cap = score.softcap;

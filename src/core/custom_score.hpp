@@ -1,4 +1,4 @@
-// A custom function of scores, as a problem carries it: source text and captured tensors.
+// A custom score function as a problem holds it: source text and captured tensors (tensors that the function reads).
 #pragma once
 
 #include <array>
@@ -15,54 +15,55 @@ struct ScoreProgram;
 
 namespace attend::core {
 
-/// Recognised forms of the option alibi_slopes in a function. The lengths of q and k must be equal.
+/// Ways in which a function can be equivalent to the option alibi_slopes. They require that q and k have equal lengths.
 enum class AlibiForm : std::uint8_t {
   kNone,        ///< any other function
   kDistance,    ///< score - slope[h] |q - k|
-  kKeysBefore,  ///< score - slope[h] (q - k): equals the option if no row sees a key after itself
+  kKeysBefore,  ///< score - slope[h] (q - k); equals the option if no row sees a key after its own position
 };
 
-/// Applied after the options of kernels/attention/score_mods.cuh and before masks. CPU backends run its program; GPU
-/// backends compile its source.
+/// The function is applied after the options of kernels/attention/score_mods.cuh and before masks. CPU backends run its
+/// program; GPU backends compile its source.
 struct CustomScore {
-  /// Two structs from expr::print_struct: ScoreValueCode computes the value, ScoreFunctionCode the value and its
-  /// derivative by the score.
+  /// Two structs that expr::print_struct has printed. ScoreValueCode computes the value. ScoreFunctionCode computes the
+  /// value and its derivative with respect to the score.
   std::string source;
-  /// Source of the gradients of captures (score/gradients_text.hpp). Empty: the value depends on no capture of floats.
+  /// Source text of the gradients of captures (score/gradients_text.hpp). Empty if the value depends on no capture of
+  /// floats.
   std::string gradients = {};
-  /// Source of values that a kernel loads once per tile: the members of score/held_text.hpp.
+  /// Source text of values that a kernel loads once per tile (score/held_text.hpp).
   std::string held = {};
-  /// Digest of the source. Problems with equal digests use the same kernels.
+  /// Digest of the source texts. Problems with equal digests use the same kernels.
   std::array<std::int32_t, 4> digest = {};
-  /// Effects on a score, used to choose tiles and kernels.
+  /// Effects that the function has on a score. They determine the choice of tiles and kernels.
   ScoreModTraits traits = {};
-  /// Whether a constant or an element of a capture may make all values of a row very large or very low. Large values
-  /// make the rounding of lse visible (kernels/attention/coarse_lse.cuh). Low values, as in masks, make products with
-  /// log2(e) infinite.
+  /// True if a constant or an element of a capture may make all values of a row very large or very low. If values are
+  /// large, the rounding of lse affects results (kernels/attention/coarse_lse.cuh). If they are very low, as in masks,
+  /// products with log2(e) become infinite.
   bool may_be_huge = false;
-  /// Nonzero: the function is exactly the option softcap with this value.
+  /// If nonzero, the function equals the option softcap with this value.
   double softcap = 0;
-  /// Not kNone: the function is exactly the option alibi_slopes, with its single capture.
+  /// If not kNone, the function equals the option alibi_slopes with the function's single capture as slopes.
   AlibiForm alibi = AlibiForm::kNone;
-  /// Tensors that the source reads, at most kMostCaptured, on the device of q. Kernel keys do not contain their values
-  /// or addresses. Subscript n of a capture is dimension n; further dimensions have extent 1. Any strides are allowed,
-  /// including the last one.
+  /// Tensors that the source reads. There are at most kMostCaptured, on the device of q. The keys of compiled kernels
+  /// do not contain their values or addresses. Dimension n of a tensor corresponds to subscript n; further dimensions
+  /// have extent 1. All strides are allowed, including any last stride.
   std::vector<Tensor> captured = {};
   static constexpr std::size_t kMostCaptured = attend::kMostCaptured;
-  /// The function's program, with one capture for each tensor of `captured`; null: only the source is available.
+  /// The function's program, whose captures are those of `captured`. Null if only the source is available.
   const expr::ScoreProgram* program = nullptr;
-  /// Names of the captures, in the same order.
+  /// Names of the captures, in the order of `captured`.
   std::vector<std::string> names = {};
-  /// Number of subscripts of each capture in the function.
+  /// Number of subscripts that the function uses for each capture.
   std::vector<std::size_t> ranks = {};
 };
 
-/// Memory layout of a capture, as far as generated code depends on it.
+/// Properties of a capture's memory layout on which generated code depends.
 struct CaptureForm {
-  bool is_near = false;  ///< all elements are within 2^31 of the first one
-  bool is_unit = false;  ///< neighbours in the last dimension are neighbours in memory
+  bool is_near = false;  ///< if true, all elements are within 2^31 elements of the first one
+  bool is_unit = false;  ///< if true, the last stride is 1
 };
-/// Returns the form of a capture. rank: its number of subscripts in the function.
+/// Returns the form of a capture. `rank` is the number of subscripts that the function uses for it.
 [[nodiscard]] CaptureForm form_of(const Tensor& captured, std::size_t rank);
 
 }  // namespace attend::core

@@ -133,7 +133,7 @@ void check_outputs_of(const DecodeProblem& p, bool has_v) {
   if (p.lse && may_share_bytes(*p.lse, p.o)) refuse("lse: shares memory with o, allowed a separate buffer");
 }
 
-/// Returns the values of a cache without v_cache.
+/// Returns the values of a cache without v_cache: the first columns of its keys.
 Tensor first_columns(const Tensor& k, std::int64_t columns) {
   Tensor v = k;
   v.shape[3] = std::min(columns, k.shape[3]);

@@ -1,8 +1,9 @@
-// A checked decode call: every default resolved, every size verified, nothing allocated. Independent of hardware.
+// A checked decode call: all defaults are resolved and all sizes are verified. Holds no memory of its own and does not
+// depend on hardware.
 //
-// Only make_decode_problem reads the user's arguments; the backends trust a DecodeProblem. Arrays on the tensors'
-// device (lengths, tables, row offsets) are read during the computation. On the host, DecodeSequence and CacheRun hold
-// what was read.
+// Only make_decode_problem reads the user's arguments. The backends rely on the fields of a DecodeProblem. The
+// computation reads the arrays on the tensors' device (lengths, tables, row offsets). If the device is a CPU,
+// DecodeSequence and CacheRun hold the values read from them.
 #pragma once
 
 #include <algorithm>
@@ -16,24 +17,24 @@
 
 namespace attend::core {
 
-constexpr std::int64_t kMaxDecodeHeadDim = 1024;  // limit for q and k; DeepSeek uses 576
+constexpr std::int64_t kMaxDecodeHeadDim = 1024;  // upper limit for q and k; DeepSeek's models have 576
 constexpr std::int64_t kMaxTreeRows = 64;
 
-/// One sequence of a decode call.
+/// The properties of one sequence of a decode call.
 struct DecodeSequence {
   std::int64_t index;
   std::int64_t batch;    ///< index into the batch dimension of q, o and lse
   std::int64_t q_begin;  ///< first row of the sequence
   std::int64_t seqlen_q;
-  std::int64_t seqlen_k;   ///< clamped to the capacity; 0 for a dead sequence
+  std::int64_t seqlen_k;   ///< length, clamped to the capacity; 0 for a dead sequence
   std::int64_t first_key;  ///< first visible key
   std::int64_t cache_row;  ///< row of a contiguous cache, or row of the page table
-  bool dead;               ///< see CacheIndex
+  bool dead;               ///< true if the sequence is not computed (see CacheIndex)
 };
 
-/// Keys that are one row stride apart, starting at row `row` of batch entry `block` of k and v.
+/// Keys whose addresses are one row stride apart. The first is row `row` of batch entry `block` of k and v.
 struct CacheRun {
-  std::int64_t block;  ///< -1: the keys do not exist
+  std::int64_t block;  ///< -1 if the keys do not exist
   std::int64_t row;
   std::int64_t count;
 };
@@ -54,16 +55,16 @@ struct DecodeProblem : CacheLayout {
   std::int64_t head_dim_v = 0;
 
   double scale = 1.0;
-  double transform_cap = 0.0;  ///< cap of the score transform, as in Problem
+  double transform_cap = 0.0;  ///< cap of the score transform; 0 means no transform
   std::int64_t window_left = kOpenWindow;
-  std::int64_t window_right = kOpenWindow;  ///< 0 for causal
+  std::int64_t window_right = kOpenWindow;  ///< 0 if causal
   bool lse_base2 = false;
 
-  /// Returns the query heads of a key head; 0 without heads.
+  /// Returns the number of query heads per key head, or 0 if there are no heads.
   [[nodiscard]] std::int64_t heads_per_group() const { return num_heads_k == 0 ? 0 : num_heads_q / num_heads_k; }
   [[nodiscard]] bool transforms_scores() const { return transform_cap != 0; }
 
-  // These require tensors on the host:
+  // The functions below require that the tensors are in host memory.
 
   [[nodiscard]] DecodeSequence sequence(std::int64_t index) const {
     DecodeSequence s = {index, index, 0, max_seqlen_q, 0, 0, index, true};
@@ -80,13 +81,14 @@ struct DecodeProblem : CacheLayout {
     return s;
   }
 
-  /// Returns the place of the keys from `key` on.
+  /// Returns the longest run of keys, starting with `key`, that are neighbours in the cache.
   [[nodiscard]] CacheRun run(const DecodeSequence& s, std::int64_t key) const {
     const CachePlace at = place(s.cache_row, key);
     return {at.block, at.row, std::min(block_size - at.row, s.seqlen_k - key)};
   }
 
-  /// Returns the keys that a query row sees, including those that a tree hides or that do not exist.
+  /// Returns the range of keys that the window lets row i see. The range may contain keys that a tree mask hides or
+  /// that do not exist.
   [[nodiscard]] KeyRange keys_of_row(const DecodeSequence& s, std::int64_t i) const {
     const KeyRange keys = WindowMask{s.seqlen_q, s.seqlen_k, window_left, window_right}.row(i);
     const std::int64_t begin = std::max(keys.begin, s.first_key);
@@ -100,17 +102,18 @@ struct DecodeProblem : CacheLayout {
     return bit >= 0 && (tree_word(s, i) >> bit & 1) == 0;
   }
   [[nodiscard]] std::uint64_t tree_word(const DecodeSequence& s, std::int64_t i) const {
-    return tree_mask[s.batch * max_seqlen_q + s.q_begin + i];  // batch is 0 if packed
+    return tree_mask[s.batch * max_seqlen_q + s.q_begin + i];  // if packed, the batch index is 0
   }
 };
 
-/// Returns the rows of q, o or lse of a sequence and query head.
+/// Returns the rows of one sequence and query head in q, o or lse.
 [[nodiscard]] inline Matrix q_matrix(const Tensor& t, const DecodeSequence& s, std::int64_t head) {
   return {element(t, s.batch, head, s.q_begin), t.dtype, s.seqlen_q, t.shape[3], t.stride[2]};
 }
 
 /// Checks the arguments of attend::decode and resolves the defaults. Throws Error naming the first invalid argument.
-/// For tensors on a CPU, also checks cu_seqlens_q, and with ATTEND_CHECK=1 the contents of CacheIndex's arrays.
+/// For tensors on a CPU, also checks cu_seqlens_q. With ATTEND_CHECK=1, checks the contents of the arrays in CacheIndex
+/// too.
 [[nodiscard]] DecodeProblem make_decode_problem(const DecodeCall& call);
 
 }  // namespace attend::core

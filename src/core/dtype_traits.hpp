@@ -1,5 +1,5 @@
-// Properties of each element type in addition to name and size. All other code queries them here. docs/code_map.md
-// describes how to add a type.
+// Properties of each element type other than name and size. All other code reads them here. docs/code_map.md describes
+// how to add a type.
 #pragma once
 
 #include <array>
@@ -14,13 +14,14 @@
 namespace attend::core {
 
 struct DTypeTraits {
-  const char* npy = nullptr;  ///< type code in .npy files; null: not an element type
-  bool is_float = false;      ///< supported by q, k, v and o
-  bool is_quantized = false;  ///< supported by caches of keys and values, with scale factors: CacheIndex::k_descale
-  bool is_integer = false;    ///< supported by score functions
-  double unit_roundoff = 0;   ///< half the distance between neighbouring numbers, relative to their magnitude
+  const char* npy = nullptr;  ///< type code in .npy files; null if the value is not an element type
+  bool is_float = false;      ///< true if q, k, v and o may have the type
+  /// True if caches of keys and values may have the type, with the scale factors CacheIndex::k_descale.
+  bool is_quantized = false;
+  bool is_integer = false;   ///< true if score functions may read captures of the type as integers
+  double unit_roundoff = 0;  ///< half the distance between neighbouring numbers, divided by their magnitude
   double smallest_normal = 0;
-  std::optional<ElementType> element = {};  ///< type in kernels; none: no kernel supports it
+  std::optional<ElementType> element = {};  ///< the corresponding type in kernels; unset if no kernel supports it
 };
 
 [[nodiscard]] constexpr DTypeTraits dtype_traits(DType dtype) {
@@ -38,12 +39,12 @@ struct DTypeTraits {
     case DType::kF16:
       return of_kernels("<f2", ElementType::kF16);
     case DType::kBF16:
-      return of_kernels("<V2", ElementType::kBF16);  // NumPy has no bfloat16: two opaque bytes
+      return of_kernels("<V2", ElementType::kBF16);  // NumPy has no bfloat16, so the code stands for two opaque bytes
     case DType::kF64:
       return {.npy = "<f8", .is_float = true, .unit_roundoff = 0x1p-53, .smallest_normal = 0x1p-1022};
     case DType::kBool:
       return {.npy = "|b1"};
-    case DType::kF8E4M3:  // NumPy has no such type: one opaque byte
+    case DType::kF8E4M3:  // NumPy has no 8-bit float, so the code stands for one opaque byte
       return {.npy = "|V1", .is_quantized = true, .unit_roundoff = 0x1p-4, .smallest_normal = 0x1p-6};
     case DType::kI8:
       return {.npy = "|i1", .is_quantized = true};
@@ -60,19 +61,20 @@ struct DTypeTraits {
   return dtype_traits(dtype).is_float;
 }
 
-/// Returns whether elements stand for numbers divided by a scale factor. Only caches of keys and values may have such a
+/// Returns whether elements represent numbers divided by a scale factor. Only caches of keys and values may have such a
 /// type.
 [[nodiscard]] constexpr bool is_quantized(DType dtype) {
   return dtype_traits(dtype).is_quantized;
 }
 
-/// Returns whether the type has fewer digits than float32, so that results are rounded from float32.
+/// Returns whether the type is a float type narrower than float32. Results of that type are computed in float32 and
+/// rounded.
 [[nodiscard]] constexpr bool is_narrow(DType dtype) {
   return is_float(dtype) && dtype_bytes(dtype) < dtype_bytes(DType::kF32);
 }
 
-/// Returns whether the SIMD loops of src/cpu support the type. The loops treat all other types as float32, so a new
-/// type must be listed here.
+/// Returns whether the SIMD loops of src/cpu support the type. Those loops treat every type without its own code as
+/// float32, so a new type must be listed here.
 [[nodiscard]] constexpr bool has_simd_loops(DType dtype) {
   switch (dtype) {
     case DType::kF32:
@@ -81,7 +83,7 @@ struct DTypeTraits {
       return true;
     case DType::kF64:
     case DType::kBool:
-    case DType::kF8E4M3:  // quantized-inl.hpp of src/cpu/serving supports these two
+    case DType::kF8E4M3:  // quantized-inl.hpp of src/cpu/serving supports this type and the next
     case DType::kI8:
     case DType::kI32:
     case DType::kI64:
@@ -113,7 +115,7 @@ inline constexpr auto kDTypes = [] {
   return std::nullopt;
 }
 
-// Checks that the two descriptions of a kernel type agree and are complete.
+// Checks that DTypeTraits and ElementType agree about the types of kernels, and that every type has a type code.
 static_assert([] {
   for (const DType dtype : kDTypes) {  // NOLINT(readability-use-anyofallof): one refusal a line
     if (dtype_traits(dtype).npy == nullptr) return false;

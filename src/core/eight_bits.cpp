@@ -22,8 +22,8 @@ E4M3 to_e4m3(float x) {
   const std::uint32_t magnitude = bits & 0x7fffffffu;
   if (magnitude > 0x7f800000u) return {static_cast<std::uint8_t>(kE4M3Nan)};
   if (magnitude >= 0x43e00000u) return {static_cast<std::uint8_t>(sign | kE4M3Largest)};  // 448
-  if (magnitude < 0x3c800000u) {  // below 2^-6: the float addition rounds at the subnormal spacing 2^-9
-    const float shifted = std::bit_cast<float>(magnitude) + 0x1p14f;  // in its binade, 2^14 has the spacing 2^-9
+  if (magnitude < 0x3c800000u) {  // the numbers below 2^-6 have a spacing of 2^-9, to which the float addition rounds
+    const float shifted = std::bit_cast<float>(magnitude) + 0x1p14f;  // numbers from 2^14 on have the spacing 2^-9
     return {static_cast<std::uint8_t>(sign | (std::bit_cast<std::uint32_t>(shifted) - 0x46800000u))};
   }
   const std::uint32_t rounded = magnitude + 0x7ffffu + ((magnitude >> 20) & 1u);

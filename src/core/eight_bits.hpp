@@ -1,6 +1,6 @@
 // Scalar conversions between float and the 8-bit types of caches, by bit operations. The results are the same on every
-// platform, and equal those of a GPU's saturating conversions. Round to nearest, ties to even. Values out of range
-// become the largest number of the same sign.
+// platform and equal those of a GPU's saturating conversions. Conversions round to nearest, ties to even. A value out
+// of range becomes the largest number of the same sign.
 #pragma once
 
 #include <cstdint>
@@ -9,15 +9,16 @@
 
 namespace attend::core {
 
-/// DType::kF8E4M3.
+/// An element of DType::kF8E4M3.
 struct E4M3 {
   std::uint8_t bits;
 };
 
 constexpr std::uint32_t kE4M3Nan = 0x7f;
-constexpr std::uint32_t kE4M3Largest = 0x7e;  // 448
+constexpr std::uint32_t kE4M3Largest = 0x7e;  // the number 448
 
-// Defined in a separate source file, because inlining them at every element access would add tens of kilobytes.
+// The functions are defined in a source file, because inlining them at every element access would add tens of
+// kilobytes.
 
 [[nodiscard]] float to_float(E4M3 x);
 

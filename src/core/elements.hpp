@@ -1,4 +1,4 @@
-// Loads and stores single elements of any dtype, for code where clarity matters more than speed.
+// Loads and stores of single elements of any dtype. They are simple, but slow.
 #pragma once
 
 #include <cstdint>
@@ -62,7 +62,7 @@ inline void store(void* data, DType dtype, std::int64_t at, double value) {
   }
 }
 
-/// Returns x rounded to the dtype if the dtype has 16 or 8 bits, otherwise x.
+/// Returns x rounded to the dtype if that has 16 or 8 bits. Otherwise returns x unchanged.
 [[nodiscard]] inline float round_to(DType dtype, float x) {
   switch (dtype) {
     case DType::kF16:

@@ -1,6 +1,6 @@
-// Compiles fmt's code once. Header-only fmt would add about 3 s of compile time to every file that formats a message,
-// and libfmt.so would be another dependency. cmake/AttendFmt.cmake gives this copy a separate namespace, so that it
-// cannot clash with a user's fmt.
+// Compiles the code of fmt once. If fmt were header-only, every file that formats a message would take about 3 s longer
+// to compile; libfmt.so would be another dependency. cmake/AttendFmt.cmake gives this copy a separate namespace, so
+// that it cannot conflict with a user's fmt.
 #include <fmt/format-inl.h>
 
 FMT_BEGIN_NAMESPACE

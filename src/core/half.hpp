@@ -1,5 +1,6 @@
 // Scalar conversions between float and the 16-bit types, by bit operations. They need no compiler extension, and the
-// results are the same on every platform. Round to nearest, ties to even; NaN stays NaN; overflow becomes infinity.
+// results are the same on every platform. Conversions round to nearest, ties to even. NaN stays NaN, and overflow gives
+// infinity.
 #pragma once
 
 #include <bit>
@@ -34,7 +35,7 @@ struct BFloat16 {
 
 [[nodiscard]] inline BFloat16 to_bfloat16(float x) {
   const auto bits = std::bit_cast<std::uint32_t>(x);
-  // quiet NaN with the top bits of the payload
+  // The result is a quiet NaN with the top bits of the payload of x.
   if (std::isnan(x)) return {static_cast<std::uint16_t>((bits >> 16) | 0x40u)};
   return {static_cast<std::uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16)};
 }
@@ -45,8 +46,8 @@ struct BFloat16 {
   const std::uint32_t magnitude = bits & 0x7fffffffu;
   if (magnitude > 0x7f800000u) return {static_cast<std::uint16_t>(sign | 0x7e00u)};
   if (magnitude >= 0x477ff000u) return {static_cast<std::uint16_t>(sign | 0x7c00u)};  // >= 65520 rounds to infinity
-  if (magnitude < 0x38800000u) {  // below 2^-14: the float addition rounds at the subnormal spacing 2^-24
-    const float shifted = std::bit_cast<float>(magnitude) + 0.5f;  // in its binade, 0.5 has the spacing 2^-24
+  if (magnitude < 0x38800000u) {  // the numbers below 2^-14 have a spacing of 2^-24, to which the float addition rounds
+    const float shifted = std::bit_cast<float>(magnitude) + 0.5f;  // numbers from 0.5 on have the spacing 2^-24
     return {static_cast<std::uint16_t>(sign | (std::bit_cast<std::uint32_t>(shifted) - 0x3f000000u))};
   }
   const std::uint32_t rounded = magnitude + 0xfffu + ((magnitude >> 13) & 1u);

@@ -1,5 +1,5 @@
-// The reason why a backend cannot run a problem, as data. The text is made only when it is shown, because "auto"
-// queries every backend in every call.
+// A lack: the reason why a backend cannot run a problem, stored as data. "auto" queries every backend in every call, so
+// the text is made only when it is shown.
 #pragma once
 
 #include <cstdint>
@@ -29,19 +29,21 @@ struct Range {
   std::int64_t first, last;
 };
 
-/// A value, or a function that makes its text from the problem. For a Tensor, the text has its address and strides.
+/// A number, a set or a text in the message. It may also be a function that makes the text from the problem. For a
+/// Tensor, the text contains its address and strides.
 using LackText = std::variant<const char*, std::int64_t, double, DTypes, Range, std::span<const int>, const Tensor*,
                               std::string (*)(const Problem&)>;
 
 struct Lack {
-  /// the tensor with the property `argument`; null: `argument` is a property of the call
+  /// Name of the tensor that has the property `argument`. Null if `argument` is a property of the call.
   const char* tensor = nullptr;
   const char* argument;
   LackText value;
   LackText allowed;
 };
 
-/// Returns one line: "dropout_p: 0.1, compute 'fa2' allows 0"; "q: head_dim 72, compute 'wgmma' allows 64, 128".
+/// Returns one line. Examples: "dropout_p: 0.1, compute 'fa2' allows 0" and "q: head_dim 72, compute 'wgmma' allows 64,
+/// 128".
 [[nodiscard]] std::string lack_text(const Lack& lack, const char* compute, const Problem& problem);
 
 }  // namespace attend::core

@@ -1,4 +1,4 @@
-// A mask function in the form for GPUs: source text and captured tensors.
+// A mask function as GPUs need it: source text and captured tensors.
 #pragma once
 
 #include <string>
@@ -8,19 +8,20 @@
 
 namespace attend::core {
 
-/// A tensor that the function reads, on any device. Subscript n is dimension n; further dimensions have extent 1. Any
-/// strides are allowed, including the last one.
+/// A tensor that the function reads, on any device. Dimension n corresponds to subscript n; further dimensions have
+/// extent 1. All strides are allowed, including any last stride.
 struct MaskCapture {
   Tensor tensor;
-  std::size_t rank = 0;  ///< number of subscripts
-  /// true if bounds of runs of its elements are useful: only the last subscript varies within a tile
+  std::size_t rank = 0;  ///< number of subscripts that the function uses
+  /// True if bounds of consecutive elements help to classify tiles, because only the last subscript varies within a
+  /// tile.
   bool has_bounds = false;
   std::string name = {};  ///< the caller's name of the capture
 };
 
 struct MaskProgram {
-  /// Two structs: MaskValueCode computes the value (expr::print_struct), MaskBoundsCode bounds of the value
-  /// (expr::print_bounds_struct). Contains nothing of the caller's text.
+  /// Two structs. MaskValueCode computes the value (expr::print_struct). MaskBoundsCode computes bounds of the value in
+  /// a tile (expr::print_bounds_struct). The text is generated and contains nothing that the caller wrote.
   std::string source;
   std::vector<MaskCapture> captures = {};  ///< at most kMostCaptured
 };

@@ -1,4 +1,5 @@
-// A checked merge call: every default resolved, every size verified, nothing allocated. Independent of hardware.
+// A checked merge call: all defaults are resolved and all sizes are verified. Holds no memory of its own and does not
+// depend on hardware.
 #pragma once
 
 #include <optional>

@@ -1,4 +1,4 @@
-// Merges two parts of a row's softmax over different keys by their log-sum-exp, in float64. Kernels merge in float32:
+// Merges two results of one row over different keys by their log-sum-exp, in float64. Kernels merge in float32:
 // kernels/attention/merge_rows.cuh.
 //
 //   lse = log(exp(a) + exp(b)),   o = exp(a - lse) o_a + exp(b - lse) o_b
@@ -12,15 +12,15 @@
 
 namespace attend::core {
 
-/// The merged lse, and the weight of each part in the sum. A part with lse = -inf saw no key and has weight 0. If both
-/// parts saw no key, lse = -inf and both weights are 0. NaN gives NaN.
+/// The merged lse, and the weight of each result, a and b. A result with lse = -inf saw no key and has weight 0. If
+/// neither saw a key, lse = -inf and both weights are 0. If one lse is NaN, all three numbers are NaN.
 struct MergedLse {
   double lse;
   double weight_a;
   double weight_b;
 };
 
-/// Merges two lse. The difference of a and b must not overflow.
+/// Merges the lse values a and b. Their difference must not overflow.
 [[nodiscard]] inline MergedLse merge_lse(double a, double b) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   if (std::isnan(a) || std::isnan(b)) return {a + b, a + b, a + b};
@@ -28,7 +28,8 @@ struct MergedLse {
   if (high == -kInfinity) return {-kInfinity, 0, 0};
   if (a == b && a == kInfinity) return {kInfinity, 0.5, 0.5};
   const double lse = high + std::log1p(std::exp(std::min(a, b) - high));
-  if (lse == kInfinity) return {lse, a == lse ? 1.0 : 0.0, b == lse ? 1.0 : 0.0};  // inf - inf would be NaN
+  // The last line would compute inf - inf, which is NaN.
+  if (lse == kInfinity) return {lse, a == lse ? 1.0 : 0.0, b == lse ? 1.0 : 0.0};
   return {lse, std::exp(a - lse), std::exp(b - lse)};
 }
 

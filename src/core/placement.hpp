@@ -1,5 +1,5 @@
-// Position of a part's rows and keys in the larger problem. Masks, ALiBi and dropout are functions of positions in the
-// larger problem, so that the parts together give its result.
+// Position of a part's rows and keys in the larger problem. Masks, ALiBi and dropout use positions in the larger
+// problem, so that the merged result of the parts equals that of the larger problem.
 #pragma once
 
 #include <cstdint>
@@ -8,26 +8,28 @@
 
 namespace attend::core {
 
-/// Row i is row `row_begin + step * i` of the larger problem, and key j is its key `key_begin + step * j`.
+/// Position of a part. Its row i is row `row_begin + step * i` of the larger problem, and its key j is key `key_begin +
+/// step * j`.
 struct Placement {
-  std::int64_t sequence_begin = 0;  ///< index of sequence 0 in the larger problem
+  std::int64_t sequence_begin = 0;  ///< number in the larger problem of the part's first sequence
   std::int64_t row_begin = 0;
   std::int64_t key_begin = 0;
-  std::int64_t step = 1;            ///< >= 1; the same for rows and keys, so that the edge of a mask stays a diagonal
+  /// At least 1; rows and keys have the same step, so that the edge of a mask remains a diagonal.
+  std::int64_t step = 1;
   std::int64_t whole_seqlen_q = 0;  ///< length of the sequence in the larger problem
   std::int64_t whole_seqlen_k = 0;
 
-  /// Returns the distance from key j to the diagonal of row i, measured in the larger problem; i and j are indices of
-  /// the part.
+  /// Returns the signed distance, in the larger problem, from key j to the diagonal of row i. `i` and `j` are indices
+  /// of the part.
   [[nodiscard]] constexpr std::int64_t distance(std::int64_t i, std::int64_t j) const {
     return row_begin - key_begin + whole_seqlen_k - whole_seqlen_q + step * (i - j);
   }
 
-  /// Returns the larger problem's window as a mask of the part's (seqlen_q, seqlen_k). The mask has a shifted seqlen_q,
-  /// which moves the diagonal. Use it only for the keys of rows and for unbounded rows of keys. Backends rely on a
-  /// property of complete problems: every row of a part sees a key, and every key is seen.
+  /// Returns the larger problem's window as a mask for the part. The mask moves the diagonal by changing seqlen_q. Use
+  /// the result only to find the keys of a row, or the rows of a key without clipping to seqlen_q. Parts are made so
+  /// that every row sees a key and every key is seen, as backends assume.
   [[nodiscard]] WindowMask window(std::int64_t seqlen_k, std::int64_t window_left, std::int64_t window_right) const {
-    // Row i sees keys i + lowest to i + highest of the part.
+    // Row i of the part sees the part's keys i + lowest to i + highest.
     const std::int64_t lowest = -floor_div(window_left - distance(0, 0), step);
     const std::int64_t highest = floor_div(distance(0, 0) + window_right, step);
     const auto shifted = [seqlen_k](std::int64_t diagonal, std::int64_t left, std::int64_t right) {
@@ -36,7 +38,8 @@ struct Placement {
     if (window_left < 0 && window_right < 0) return shifted(0, kOpenWindow, kOpenWindow);
     if (window_left < 0) return shifted(highest, kOpenWindow, 0);
     if (window_right < 0) return shifted(lowest, 0, kOpenWindow);
-    if (highest < lowest) return shifted(kFar, 0, 0);  // a narrow band between two steps: no row sees a key
+    // If the band is narrow and lies between two steps, no row sees a key.
+    if (highest < lowest) return shifted(kFar, 0, 0);
     return shifted(highest, highest - lowest, 0);
   }
 

@@ -1,4 +1,4 @@
-// Formats text of the caller for messages, which are always one line.
+// Formats a text of the caller for messages, which always have one line.
 #pragma once
 
 #include <string>
@@ -6,7 +6,7 @@
 
 namespace attend::core {
 
-/// Returns the text in quotes, truncated if it is long, with '?' for unprintable characters.
+/// Returns the text in quotes. Truncates a long text and replaces unprintable characters by '?'.
 [[nodiscard]] std::string printed(std::string_view text);
 
 }  // namespace attend::core

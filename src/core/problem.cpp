@@ -12,7 +12,7 @@
 namespace attend::core {
 namespace {
 
-/// A list of tensors of a problem. Allocates nothing, because every call makes such lists.
+/// A list of tensors and their names. It allocates no memory, because every call makes several lists.
 class TensorList {
  public:
   TensorList(std::initializer_list<NamedTensor> tensors) {
@@ -54,10 +54,11 @@ void check_offsets(const char* name, const std::int32_t* offsets, std::int64_t c
     refuse("{}: last entry {}, allowed the total number of tokens {}", name, offsets[count], total);
 }
 
-/// Checks what is possible without reading offsets, which may be on a GPU.
+/// Checks the length of the longest sequence against the number of tokens. Does not read offsets, because they may be
+/// on a GPU.
 void check_longest(const char* name, std::int64_t longest, std::int64_t count, std::int64_t total) {
   if (longest < 0 || longest > kMaxLength) refuse("{}: {}, allowed 0 to {}", name, longest, kMaxLength);
-  if (longest * count < total) {  // the product is below 2^62, because both are lengths
+  if (longest * count < total) {  // the product is below 2^62, because each factor is below 2^31
     refuse("{}: {}, too small for {} tokens in {} sequences", name, longest, total, count);
   }
 }
@@ -122,8 +123,8 @@ void resolve_params(Problem& p, const Params& params, const WholeLengths& whole)
   }
 }
 
-/// Checks and resolves what forward and backward have in common. p has q, k, v, o, and lse if there is one.
-/// wants_gradients: the call requests gradients of captures.
+/// Checks and resolves the arguments that forward and backward have in common. The caller has set q, k, v, o, and lse
+/// if there is one. The argument `wants_gradients` is true if the call requests gradients of captures.
 void check_and_resolve(Problem& p, const Params& params, const WholeLengths* whole, bool wants_gradients = false) {
   const Tensor &q = p.q, &k = p.k, &v = p.v, &o = p.o;
   const std::pair<const char*, const Tensor*> tensors[] = {{"q", &q}, {"k", &k}, {"v", &v}, {"o", &o}};
@@ -150,7 +151,8 @@ void check_and_resolve(Problem& p, const Params& params, const WholeLengths* who
   resolve_score_function(p, params, whole == nullptr, wants_gradients);
 }
 
-/// Checks and sets the gradients of option tensors. They have the shape that was passed, not the expanded one.
+/// Checks and sets the gradients of option tensors. A gradient has the shape of the tensor that was passed, not its
+/// expanded shape.
 void resolve_score_gradients(Problem& p, const BackwardCall& call) {
   for (const ScoreTensor& row : kScoreTensors) {
     if (row.gradient == nullptr || !(call.*row.passed_gradient)) continue;

@@ -1,6 +1,7 @@
-// A checked attention problem: every default resolved, every size verified, nothing allocated. Independent of hardware.
+// A checked attention problem: all defaults are resolved and all sizes are verified. Holds no memory of its own and
+// does not depend on hardware.
 //
-// Only make_problem reads the user's arguments; the backends trust a Problem completely.
+// Only make_problem reads the user's arguments. The backends rely on the fields of a Problem.
 #pragma once
 
 #include <array>
@@ -21,10 +22,10 @@ namespace attend::core {
 constexpr std::int64_t kMaxHeadDim = 512;
 constexpr std::int64_t kMaxLength = (std::int64_t{1} << 31) - 1;  // limit of each dimension of a tensor
 
-/// One sequence of the batch. In dense tensors, it is batch entry `batch` with rows from 0; in packed ones, its rows
-/// start at q_begin and k_begin.
+/// One sequence of the batch. In dense tensors, it is batch entry `batch`, and its rows start at 0. In packed tensors,
+/// its rows start at q_begin and k_begin.
 struct Sequence {
-  std::int64_t index;    ///< 0 .. num_sequences - 1
+  std::int64_t index;    ///< from 0 to num_sequences - 1
   std::int64_t batch;    ///< index into the tensors' batch dimension
   std::int64_t q_begin;  ///< first row in q, o, lse, dq, dout
   std::int64_t k_begin;  ///< first row in k, v, dk, dv
@@ -34,7 +35,8 @@ struct Sequence {
   [[nodiscard]] KeySource keys() const { return {static_cast<std::uint32_t>(batch), k_begin, seqlen_k}; }
 };
 
-/// The rows of one head of one sequence: (rows, cols) elements, rows `row_stride` elements apart, columns 1 apart.
+/// The rows of one head of one sequence: (rows, cols) elements. Rows are `row_stride` elements apart, and columns are
+/// contiguous.
 struct Matrix {
   void* data;
   DType dtype;
@@ -43,20 +45,21 @@ struct Matrix {
   std::int64_t row_stride;
 };
 
-/// Returns an input as a Tensor. A Problem stores its inputs as Tensors too, so that backends have a single type. They
-/// only read inputs.
+/// Returns an input as a Tensor. A Problem stores inputs as Tensors too, so that backends handle a single type.
+/// Backends only read inputs.
 [[nodiscard]] inline Tensor input_view(const ConstTensor& t) {
   return {const_cast<void*>(t.data), t.dtype, t.device, t.shape, t.stride};
 }
 
-/// Destination for the gradient of a captured tensor.
+/// Where to write the gradient of a captured tensor.
 struct CapturedGradient {
   std::size_t capture;  ///< index into CustomScore::captured
   Tensor gradient;      ///< f32 or f64, with the extents of the capture
 };
 
 struct Problem {
-  // As passed; broadcast dimensions of alibi_slopes, bias, mask and sinks are expanded (full size, stride 0).
+  // Tensors as the caller passed them. But broadcast dimensions of alibi_slopes, bias, mask and sinks are expanded to
+  // their full size, with stride 0.
   Tensor q, k, v, o;
   std::optional<Tensor> lse;           ///< (batch, num_heads_q, seqlen_q, 1); always present in backward
   std::optional<Tensor> alibi_slopes;  ///< (num_sequences, num_heads_q, 1, 1)
@@ -65,12 +68,12 @@ struct Problem {
   std::optional<Tensor> sinks;         ///< (num_sequences, num_heads_q, 1, 1)
   std::optional<Varlen> varlen;
 
-  // Only for backward.
+  // The fields below are used only by backward.
   bool is_backward = false;
   Tensor dout, dq, dk, dv;
   std::optional<Tensor> dlse;
-  std::optional<Tensor> dbias;   ///< as passed, not expanded: dimensions of size 1 are summed over
-  std::optional<Tensor> dsinks;  ///< as passed, not expanded
+  std::optional<Tensor> dbias;   ///< not expanded: its dimensions of size 1 are summed over
+  std::optional<Tensor> dsinks;  ///< not expanded
   std::vector<CapturedGradient> captured_gradients;
 
   std::int64_t num_sequences = 0;
@@ -82,31 +85,34 @@ struct Problem {
   std::int64_t head_dim_v = 0;
 
   double scale = 1.0;
-  double transform_cap = 0.0;  ///< cap of the score transform (kernels/attention/score_transform.cuh); 0: none
+  /// Cap of the score transform (kernels/attention/score_transform.cuh); 0 means no transform.
+  double transform_cap = 0.0;
   std::int64_t window_left = kOpenWindow;
-  std::int64_t window_right = kOpenWindow;  ///< 0 for causal
+  std::int64_t window_right = kOpenWindow;  ///< 0 if causal
   double dropout_p = 0.0;
   std::uint64_t seed = 0;
   std::uint64_t offset = 0;
-  /// on a GPU: seed and offset in its memory, which override the fields above
+  /// If set, the address on the GPU of {seed, offset}, which override the fields above.
   const std::uint64_t* philox_state = nullptr;
   bool deterministic = false;
-  const CustomScore* custom_score = nullptr;  ///< owned by the caller; outlives the problem
-  const BlockTiles* block_mask = nullptr;     ///< owned by the caller; outlives the problem
-  WorkspaceView workspace;                    ///< passed by the caller; without data the backend allocates memory
-  std::optional<Part> part;                   ///< absent: the problem is complete. Some backends do not support parts
+  const CustomScore* custom_score = nullptr;  ///< owned by the caller; must outlive the problem
+  const BlockTiles* block_mask = nullptr;     ///< owned by the caller; must outlive the problem
+  /// Memory passed by the caller; if it is empty, the backend allocates memory.
+  WorkspaceView workspace;
+  /// Set if the problem is a part of a larger one. Some backends do not support parts.
+  std::optional<Part> part;
 
   [[nodiscard]] bool transforms_scores() const { return transform_cap != 0; }
   [[nodiscard]] std::int64_t heads_per_group() const { return num_heads_q / num_heads_k; }
 
-  /// Returns the part to fill in. A complete problem becomes a part.
+  /// Returns the description of the part so that the caller can fill it in. Creates it if the problem was complete.
   [[nodiscard]] Part& as_part() { return part ? *part : part.emplace(); }
 
-  // Fields of the part. A complete problem has no placement, does not add to outputs, and has no delta.
+  // Return fields of the part. For a complete problem they return null or false.
   [[nodiscard]] const Placement* placement() const { return part && part->placement ? &*part->placement : nullptr; }
   [[nodiscard]] bool adds_to_outputs() const { return part && part->adds_to_outputs; }
   [[nodiscard]] const Tensor* delta() const { return part && part->delta ? &*part->delta : nullptr; }
-  /// Returns the dtype of the rounded o; see Part::result_dtype.
+  /// Returns the dtype to which o is rounded at the end: Part::result_dtype or the dtype of o.
   [[nodiscard]] DType result_dtype() const { return part ? part->result_dtype.value_or(o.dtype) : o.dtype; }
 
   [[nodiscard]] Sequence sequence(std::int64_t index) const {
@@ -121,8 +127,8 @@ struct Problem {
     return {s.seqlen_q, s.seqlen_k, window_left, window_right};
   }
 
-  /// Returns the window relative to the part's own bottom right; an end that hides no key is open. For parts of one
-  /// sequence, in which every row sees a key and every key is seen.
+  /// The window relative to the part's bottom right corner. An end that hides no key is open. Valid only for a part of
+  /// one sequence in which every row sees a key and every key is seen.
   struct Window {
     std::int64_t left, right;
   };
@@ -130,7 +136,8 @@ struct Problem {
     const Placement* at = placement();
     if (at == nullptr) return {window_left, window_right};
     const WindowMask band = at->window(max_seqlen_k, window_left, window_right);
-    const std::int64_t moved = band.seqlen_k - band.seqlen_q - (max_seqlen_k - max_seqlen_q);  // shift of the diagonal
+    // Distance by which the diagonal moves.
+    const std::int64_t moved = band.seqlen_k - band.seqlen_q - (max_seqlen_k - max_seqlen_q);
     Window own = {band.window_left < 0 ? kOpenWindow : band.window_left - moved,
                   band.window_right < 0 ? kOpenWindow : band.window_right + moved};
     if (own.left >= max_seqlen_k - 1) own.left = kOpenWindow;
@@ -138,22 +145,23 @@ struct Problem {
     return own;
   }
 
-  /// Returns the signed distance row i + off - key j, whose magnitude ALiBi multiplies by its slope.
+  /// Returns the signed distance between row i and key j along the sequence. ALiBi multiplies its magnitude by the
+  /// slope.
   [[nodiscard]] std::int64_t distance(const Sequence& s, std::int64_t i, std::int64_t j) const {
     const Placement* at = placement();
     return at != nullptr ? at->distance(i, j) : i + s.seqlen_k - s.seqlen_q - j;
   }
 
-  /// Returns the increase of `distance` from one row to the next.
+  /// Returns how much distance() increases from one row to the next.
   [[nodiscard]] std::int64_t position_step() const {
     const Placement* at = placement();
     return at != nullptr ? at->step : 1;
   }
 
-  /// Returns the tiles that a query head's rows see.
+  /// Returns the tiles that the rows of a query head see.
   [[nodiscard]] HeadTiles seen_tiles(const Sequence& s, std::int64_t head) const { return {block_mask, s.index, head}; }
 
-  /// Return the row and key positions that dropout uses.
+  /// Return the positions of a row and a key that determine the dropout pattern.
   [[nodiscard]] std::int64_t row_position(std::int64_t i) const {
     const Placement* at = placement();
     return at != nullptr ? at->row_begin + at->step * i : i;
@@ -176,7 +184,8 @@ struct NamedTensor {
   const Tensor* tensor;
 };
 
-/// Lists q, k, v, o and, backward, dout, dq, dk, dv. Allocates nothing, because every call makes such a list.
+/// Lists q, k, v, o and, for a backward problem, dout, dq, dk and dv. Allocates no memory, because every call makes
+/// such a list.
 class NamedTensors {
  public:
   explicit NamedTensors(const Problem& p)
@@ -206,42 +215,43 @@ class NamedTensors {
   return static_cast<char*>(t.data) + strides_of(t).offset(batch, head, row) * dtype_bytes(t.dtype);
 }
 
-/// Returns the address of the first column of a key.
+/// Returns the address of element 0 of a key.
 [[nodiscard]] inline void* element(const Tensor& t, const KeySource& keys, std::int64_t head, std::int64_t key) {
   return static_cast<char*>(t.data) +
          keys.offset(strides_of(t), static_cast<std::uint32_t>(head), key) * dtype_bytes(t.dtype);
 }
 
-/// Returns the rows of q, o, dq, dout, lse (any tensor with query rows) of a sequence and query head.
+/// Returns the rows of one sequence and query head in a tensor with query rows: q, o, dq, dout or lse.
 [[nodiscard]] inline Matrix q_matrix(const Tensor& t, const Sequence& s, std::int64_t head) {
   return {element(t, s.batch, head, s.q_begin), t.dtype, s.seqlen_q, t.shape[3], t.stride[2]};
 }
 
-/// Returns the rows of k, v, dk, dv of a sequence and key head.
+/// Returns the rows of one sequence and key head in k, v, dk or dv.
 [[nodiscard]] inline Matrix k_matrix(const Tensor& t, const Sequence& s, std::int64_t head) {
   return {element(t, s.keys(), head, 0), t.dtype, s.seqlen_k, t.shape[3], t.stride[2]};
 }
 
-/// Lengths of the complete problem if q, k, v, ... hold one rank's part. bias and mask have the rank's rows and all
-/// keys; cu_seqlens are those of the complete problem.
+/// Lengths of the complete problem, passed if q, k, v and the other tensors hold one rank's rows. bias and mask then
+/// have the rank's rows and all keys. cu_seqlens describe the complete problem.
 struct WholeLengths {
-  std::int64_t seqlen_q;  ///< number of rows; with packed sequences the number of all tokens
+  std::int64_t seqlen_q;  ///< number of rows; if sequences are packed, the number of all tokens
   std::int64_t seqlen_k;
 };
 
 /// Checks the arguments of attend::forward and resolves the defaults. Throws Error naming the first invalid argument.
-/// With `whole` the tensors are one rank's part, and the Problem is only a base for other problems. Its max_seqlen_q
-/// and max_seqlen_k are the part's lengths, or with packed sequences those of varlen of the complete problem.
+/// If `whole` is given, the tensors hold one rank's rows, and the Problem is only a template for the problems of
+/// pieces. Its max_seqlen_q and max_seqlen_k are then the lengths of the rank's tensors, or those in varlen if
+/// sequences are packed.
 [[nodiscard]] Problem make_problem(const ForwardCall& call, const WholeLengths* whole = nullptr);
 
-/// Does the same for attend::backward.
+/// Checks the arguments of attend::backward and resolves the defaults.
 [[nodiscard]] Problem make_problem(const BackwardCall& call, const WholeLengths* whole = nullptr);
 
-/// Reads and checks again the caller's memory of a problem on a CPU: cu_seqlens, and with dropout the seed and offset
-/// at `philox_state`, if that is not null.
+/// Reads the caller's host memory of a problem on a CPU again and checks it: cu_seqlens, and with dropout the seed and
+/// offset at `philox_state` if that is not null.
 void read_again(Problem& p, const std::uint64_t* philox_state);
 
-// make_problem with positional arguments.
+// These two functions are make_problem with positional arguments.
 [[nodiscard]] inline Problem make_forward_problem(const ConstTensor& q, const ConstTensor& k, const ConstTensor& v,
                                                   const Tensor& o, const Tensor* lse, const Params& params,
                                                   const WholeLengths* whole = nullptr) {

@@ -14,9 +14,9 @@ namespace {
 
 __extension__ using Wide = __int128;  // products of sizes and strides may exceed 64 bits
 
-constexpr Wide kMaxBytes = Wide{1} << 62;  // larger than any memory; keeps every later byte offset inside int64
+constexpr Wide kMaxBytes = Wide{1} << 62;  // larger than any memory; with this limit, all byte offsets fit into int64
 
-/// Returns the bytes from the first element to one past the last.
+/// Returns the number of bytes from the first element to the end of the last.
 Wide extent_bytes(const Tensor& t) {
   Wide last = 0;
   for (std::size_t d = 0; d < 4; ++d) {
@@ -26,7 +26,7 @@ Wide extent_bytes(const Tensor& t) {
   return (last + 1) * dtype_bytes(t.dtype);
 }
 
-/// Address range of a tensor's memory.
+/// The address range that a tensor's elements span.
 struct Extent {
   std::uintptr_t begin, bytes;
 
@@ -38,8 +38,8 @@ struct Extent {
   }
 };
 
-/// Returns n if every byte of `t` is within the first n bytes of some period that starts at its data. Returns nothing
-/// if n exceeds the period.
+/// Treats memory as a sequence of periods of `period` bytes, starting at the data of `t`. Returns n if the tensor
+/// touches only the first n bytes of each period. Returns nothing if n would exceed the period.
 std::optional<std::int64_t> bytes_of_period(const Tensor& t, std::int64_t period) {
   if (period == 0) return std::nullopt;
   const std::int64_t bytes = dtype_bytes(t.dtype);
@@ -84,7 +84,7 @@ void check_heads(const char* k_name, const Tensor& k, const Tensor& q) {
 }
 
 void check_scale(const std::optional<double>& scale) {
-  constexpr double kLargest = std::numeric_limits<float>::max();  // most backends compute in float
+  constexpr double kLargest = std::numeric_limits<float>::max();  // limit, because most backends compute in float
   if (scale && !(std::abs(*scale) <= kLargest)) {
     refuse("scale: {}, allowed finite numbers up to {:.3g} in magnitude", *scale, kLargest);
   }
@@ -104,7 +104,8 @@ void check_tensor(const char* name, const Tensor& t, Device device, const char* 
     }
     numel *= t.shape[d];
   }
-  for (std::size_t d = 0; d < 4; ++d) {  // after all sizes, because dense strides are products of sizes
+  // Strides are checked after all sizes, because dense strides are products of sizes.
+  for (std::size_t d = 0; d < 4; ++d) {
     if (t.stride[d] < 0) refuse("{}: stride {} in dimension {}, allowed >= 0", name, t.stride[d], d);
   }
   if (t.shape[3] > 1 && t.stride[3] != 1) refuse("{}: last stride {}, allowed 1", name, t.stride[3]);
@@ -175,7 +176,7 @@ bool may_share_bytes(const Tensor& a, const Tensor& b) {
       const std::optional<std::int64_t> bytes_of_a = bytes_of_period(a, period);
       const std::optional<std::int64_t> bytes_of_b = bytes_of_period(b, period);
       if (!bytes_of_a || !bytes_of_b) continue;
-      const auto distance = static_cast<std::int64_t>(of_b.begin - of_a.begin);  // below 2^62, because they overlap
+      const auto distance = static_cast<std::int64_t>(of_b.begin - of_a.begin);  // below 2^62, because a and b overlap
       const std::int64_t b_begins = (distance % period + period) % period;
       if (b_begins >= *bytes_of_a && b_begins + *bytes_of_b <= period) return false;
     }

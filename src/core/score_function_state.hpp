@@ -1,4 +1,4 @@
-// State of a ScoreFunction: the function as a Problem carries it, and the objects that it points to.
+// The contents of a ScoreFunction: the function in the form that a Problem holds, and the objects that it points to.
 #pragma once
 
 #include <memory>
@@ -14,7 +14,7 @@ struct ScoreFunction::State {
   std::string text;
   std::vector<ScoreCapture> captures;
   std::shared_ptr<const expr::ScoreProgram> program;
-  core::CustomScore custom;  ///< points to the program above
+  core::CustomScore custom;  ///< points to `program`
 };
 
 }  // namespace attend

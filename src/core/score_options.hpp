@@ -1,8 +1,8 @@
-// Table of the options that modify scores, one row each, with their names in the API and their fields in a Problem.
+// Table of the options that modify scores. Each row has the option's names in the API and its fields in a Problem.
 //
-// The rows determine the checks of Params, a problem's key, the constants of kernels, the command line's flags and
-// JSON, the properties that the ranks of a ring compare, and the settings of the Python package.
-// kernels/attention/score_mods.cuh defines the effect of each option on a score.
+// Code that handles every option is generated from the rows: the checks of Params, a problem's key, the constants of
+// kernels, the command line's flags and JSON, the properties that the ranks of a ring compare, and the settings of the
+// Python package. kernels/attention/score_mods.cuh defines the effect of each option on a score.
 #pragma once
 
 #include <array>
@@ -15,54 +15,56 @@
 
 namespace attend::core {
 
-/// An option that is a single number. 0 turns it off.
+/// An option that is a single number. The value 0 turns it off.
 struct ScoreNumber {
   ScoreMod mod;
   const char* name;      ///< name in Params, error messages, on the command line, in JSON and in Python
-  const char* constant;  ///< bool in a kernel's Config: the option is on
+  const char* constant;  ///< name of the bool in a kernel's Config that is true if the option is on
   double Params::*param;
   double Problem::*value;
   bool (*is_allowed)(double);
-  const char* allowed;  ///< allowed values, for error messages
+  const char* allowed;  ///< text about the allowed values for error messages
   double end;           ///< upper limit on the command line; the lower limit is 0
   bool excludes_end;    ///< true if the upper limit is not allowed
   const char* help;     ///< command-line help
 };
 
-/// Shape of an option tensor. Dimensions may be broadcast.
+/// Shape of an option tensor. Dimensions of size 1 are broadcast.
 enum class ScoreTensorShape {
-  /// an entry for each row and key: (1 or batch, 1 or num_heads_q, 1 or seqlen_q, seqlen_k); not with packed sequences
+  /// One element for each row and key: (1 or batch, 1 or num_heads_q, 1 or seqlen_q, seqlen_k). Not allowed with packed
+  /// sequences.
   kScores,
-  kHeads,  ///< an entry for each query head: (1 or num_sequences, num_heads_q, 1, 1)
+  kHeads,  ///< one element for each query head: (1 or num_sequences, num_heads_q, 1, 1)
 };
 
-/// An option that is a tensor. Absent: off.
+/// An option that is a tensor. The option is off if the tensor is absent.
 struct ScoreTensor {
   ScoreMod mod;
-  const char* name;      ///< name, as in ScoreNumber
-  const char* constant;  ///< constant, as in ScoreNumber
+  const char* name;      ///< see ScoreNumber::name
+  const char* constant;  ///< see ScoreNumber::constant
   std::optional<ConstTensor> Params::*param;
   std::optional<Tensor> Problem::*tensor;
   ScoreTensorShape shape;
-  std::optional<DType> dtype;  ///< the only allowed dtype; absent: any float
-  const char* gradient;        ///< name of its gradient, an output of backward; null: no gradient
-  std::optional<Tensor> BackwardCall::*passed_gradient;  ///< null without a gradient
-  std::optional<Tensor> Problem::*gradient_tensor;       ///< null without a gradient
+  std::optional<DType> dtype;  ///< the only allowed dtype; if unset, any float dtype is allowed
+  const char* gradient;        ///< name of the backward output with its gradient; null if there is no gradient
+  std::optional<Tensor> BackwardCall::*passed_gradient;  ///< null if there is no gradient
+  std::optional<Tensor> Problem::*gradient_tensor;       ///< null if there is no gradient
   const char* flag;                                      ///< flag of `attend info --explain`
   const char* flag_help;                                 ///< help of that flag
-  const char* help;                                      ///< command-line help of the option, which expects a .npy file
+  /// Command-line help of the option, whose argument is a .npy file.
+  const char* help;
 
   [[nodiscard]] constexpr bool is_of_scores() const { return shape == ScoreTensorShape::kScores; }
 };
 
-/// Full shapes of the option tensors of a call, and their device.
+/// Full shapes that option tensors of a call may have, and the device of the call.
 struct OptionShapes {
   Device device;
   Shape scores;  ///< (batch, num_heads_q, seqlen_q, seqlen_k)
   Shape heads;   ///< (num_sequences, num_heads_q, 1, 1)
 };
 
-/// Checks the tensor that was passed for a row. Returns it with broadcast dimensions expanded.
+/// Checks the tensor that was passed for `row`. Returns it with broadcast dimensions expanded.
 [[nodiscard]] Tensor resolved(const ScoreTensor& row, const Tensor& passed, const OptionShapes& shapes);
 
 inline constexpr std::array<ScoreNumber, 2> kScoreNumbers = {{
@@ -71,7 +73,8 @@ inline constexpr std::array<ScoreNumber, 2> kScoreNumbers = {{
      .constant = "kHasTransform",
      .param = &Params::softcap,
      .value = &Problem::transform_cap,
-     // Most backends compute in float. Division by a number outside its range would turn valid inputs into NaN.
+     // Most backends compute in float. If the cap were outside the range of float, dividing by it would turn valid
+     // inputs into NaN.
      .is_allowed =
          [](double x) {
            return x == 0 || (x >= std::numeric_limits<float>::min() && x <= std::numeric_limits<float>::max());
@@ -149,13 +152,13 @@ inline constexpr std::array<ScoreTensor, 4> kScoreTensors = {{
 
 static_assert(kScoreNumbers.size() + kScoreTensors.size() == kScoreMods, "a row for each modification");
 
-/// Traits of modifications that act on each score, or its entry of p, independently of the rest of the row. Parts of a
-/// row can therefore be computed separately and merged by their lse, and a number added to all scores of a row changes
-/// no weight of its softmax.
+/// Traits of modifications that act on each score, or on its probability, independently of the other scores of the row.
+/// If a problem has only these, the keys of a row can be split, and the results can be merged by their lse. Also,
+/// adding a number to all scores of a row changes no weight of its softmax.
 inline constexpr ScoreModTraits kTraitsOfSingleScores = {
     .transforms = true, .adds_from_memory = true, .adds_by_position = true, .masks_from_memory = true, .drops = true};
 
-/// Names of a modification.
+/// Names of one modification.
 struct ScoreModNames {
   const char* name;      ///< name in the API
   const char* constant;  ///< name in a kernel's Config
@@ -170,26 +173,27 @@ struct ScoreModNames {
   return {nullptr, nullptr};
 }
 
-/// Returns the row of a modification that is a number.
+/// Returns the table row of a modification whose option is a number.
 [[nodiscard]] constexpr const ScoreNumber& number_row(ScoreMod mod) {
   std::size_t i = 0;
   while (kScoreNumbers.at(i).mod != mod) ++i;
   return kScoreNumbers[i];
 }
 
-/// Returns the index of a modification's row in kScoreTensors, or their number if it is not a tensor.
+/// Returns the index in kScoreTensors of a modification. Returns the size of kScoreTensors if its option is not a
+/// tensor.
 [[nodiscard]] constexpr std::size_t tensor_index(ScoreMod mod) {
   std::size_t i = 0;
   while (i < kScoreTensors.size() && kScoreTensors[i].mod != mod) ++i;
   return i;
 }
 
-/// Returns the row of a modification that is a tensor.
+/// Returns the table row of a modification whose option is a tensor.
 [[nodiscard]] constexpr const ScoreTensor& tensor_row(ScoreMod mod) {
   return kScoreTensors.at(tensor_index(mod));
 }
 
-/// Returns the name of the first modification with a trait: name_of(&ScoreModTraits::transforms).
+/// Returns the name of the first modification that has a trait. Example: name_of(&ScoreModTraits::transforms).
 [[nodiscard]] constexpr const char* name_of(bool ScoreModTraits::*trait) {
   for (int mod = 0; mod < kScoreMods; ++mod) {
     if (traits_of(static_cast<ScoreMod>(mod)).*trait) return names_of(static_cast<ScoreMod>(mod)).name;

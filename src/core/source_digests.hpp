@@ -1,4 +1,5 @@
-// Digests of the source code from which this library was built, one per part. Benchmark results include them.
+// Digests of the source code from which this library was built. There is one for each part of the code. Benchmark
+// results include them.
 #pragma once
 
 #include <span>
@@ -7,8 +8,9 @@
 namespace attend::core {
 
 struct SourceDigest {
-  std::string_view part;    ///< a folder of the repository: "kernels/sm90", "src/cpu"; ends with a null
-  std::string_view digest;  ///< 16 hexadecimal digits of its code, without comments and white space
+  /// A folder of the repository, such as "kernels/sm90" or "src/cpu"; the text is null-terminated.
+  std::string_view part;
+  std::string_view digest;  ///< 16 hexadecimal digits, computed from the folder's code without comments and white space
 };
 
 /// Returns the digests of every folder of kernels/, of src/cuda/launch and of src/cpu, sorted.

@@ -1,4 +1,4 @@
-// Waiting without a time limit, compatible with old systems.
+// Waits without a time limit in a way that runs on old systems.
 #pragma once
 
 #include <chrono>
@@ -7,8 +7,9 @@
 
 namespace attend::core {
 
-/// Does the same as changed.wait(lock, is_done), in waits of an hour. In GCC 12 the function without a limit has a new
-/// symbol (GLIBCXX_3.4.30). With it, the wheel would not load on systems older than manylinux_2_35.
+/// Calls changed.wait_for() with a limit of an hour until is_done() is true, as changed.wait(lock, is_done) would. In
+/// GCC 12 wait() without a limit has a new symbol (GLIBCXX_3.4.30), and a wheel that uses it does not load on systems
+/// older than manylinux_2_35.
 template <class IsDone>
 void wait_until_done(std::condition_variable& changed, std::unique_lock<std::mutex>& lock, IsDone is_done) {
   while (!changed.wait_for(lock, std::chrono::hours(1), is_done)) {

@@ -9,10 +9,11 @@
 
 namespace attend::cpu {
 
-constexpr int kTile = 16;  // rows of a tile register, and 32-bit words of a row
+constexpr int kTile = 16;  // rows of a tile register; also the number of 32-bit words in a row
 constexpr std::int64_t kWordBytes = 4;
 
-/// Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, section 18.3.2.
+/// Operand of the instruction ldtilecfg. Layout: Intel 64 and IA-32 Architectures Software Developer's Manual, volume
+/// 1, section 18.3.2.
 struct alignas(64) TileConfig {
   std::uint8_t palette = 1;
   std::uint8_t start_row = 0;
@@ -33,7 +34,8 @@ constexpr int register_of_b(int col) {
   return 6 + col;
 }
 
-/// The eight tile registers, all used in full size. Written in assembly, which needs no compiler flag.
+/// The eight tile registers. Every tile has its full size of 16 rows of 64 bytes. The instructions are written in
+/// assembly, which needs no compiler flag.
 class AmxTiles {
  public:
   template <int kRegister>
@@ -56,7 +58,8 @@ class AmxTiles {
   }
 };
 
-/// The same operations in memory. Subnormal numbers count as zeros, as in the instruction.
+/// The operations of AmxTiles, computed with loops on arrays in memory. Subnormal numbers are treated as zeros, as by
+/// tdpbf16ps.
 class EmulatedTiles {
  public:
   template <int kRegister>

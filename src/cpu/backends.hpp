@@ -1,4 +1,4 @@
-// The CPU backends, for the dispatcher's list.
+// Declares the CPU backends. The dispatcher registers them in its list of backends.
 #pragma once
 
 #include <cstdint>
@@ -7,18 +7,18 @@
 
 namespace attend::cpu {
 
-/// Backend `cpu`: tiles, SIMD, threads. Defined in fast.cpp.
+/// Backend `cpu`, defined in fast.cpp. It computes tiles with SIMD instructions on all threads.
 const core::Backend& fast_backend();
 
-/// Returns the number of tasks and groups in this process that the reference has recomputed for `cpu`, because their
-/// results were not finite.
+/// Returns how many forward tasks and backward groups of `cpu` had results that were not finite. The reference has
+/// recomputed them. Counts all calls of this process.
 std::int64_t parts_redone();
 
-/// Backend `reference`: float64, one thread, follows the formula; tests compare all other backends with it. Defined in
-/// reference.cpp.
+/// Backend `reference`, defined in reference.cpp. It evaluates the formula in float64 on one thread. Tests compare all
+/// other backends with it.
 const core::Backend& reference_backend();
 
-/// Backend `cpu_naive`: rung 00 of the ladder, the textbook loop. Defined in naive.cpp.
+/// Backend `cpu_naive`, defined in naive.cpp. It is rung 00 of the ladder, the textbook loop.
 const core::Backend& naive_backend();
 
 }  // namespace attend::cpu

@@ -1,11 +1,11 @@
-// The tile of the backward pass: P and dS of 128 keys against 128 query rows, and their contributions to dK, dV and dQ.
-// Used by backward.cpp and dbias.cpp. Included once per SIMD target.
+// The tile of the backward pass. Computes P and dS of up to 128 keys and 128 query rows, and what they add to dK, dV
+// and dQ. Used by backward.cpp and dbias.cpp. Included once per SIMD target.
 //
 // Dao, FlashAttention-2 (2023), Algorithm 2, lines 10 to 16, with every score tile transposed to (key, row):
 //   P^T = exp(K Q^T - lse)       dP^T = V dO^T        dS^T = P^T (dP^T - delta)
 //   dV += P^T dO                 dK += dS^T Q         dQ += dS K
-// The arithmetic is float32. If HeadRules::in_pairs, all products use bfloat16 operands (bf16_dot.hpp), and P and dS
-// are rounded for the last three.
+// The arithmetic is float32. If HeadRules::in_pairs is set, all five products use bfloat16 operands (bf16_dot.hpp). P
+// and dS are then rounded to bfloat16 for the products that compute dV, dK and dQ.
 #if defined(ATTEND_CPU_BACKWARD_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef ATTEND_CPU_BACKWARD_INL
 #undef ATTEND_CPU_BACKWARD_INL
@@ -18,24 +18,27 @@
 HWY_BEFORE_NAMESPACE();
 namespace attend::cpu::HWY_NAMESPACE {
 
-/// P^T and dS^T of one tile, and its visible part.
+/// P^T and dS^T of one score tile, and the ranges of its visible entries.
 struct GradientTile {
-  float* p;                 // (128, kBackwardScoreStride): scores, then probabilities
-  float* ds;                // same shape: dP, then dS
-  float* derivative;        // same shape: derivative of a score transform; null without a transform
-  float* slopes;            // same shape: derivative of a custom function; null without one, or if it is 1
-  float* inputs;            // same shape: scores before the custom function; null without one, or if not requested
-  std::uint32_t* ds_pairs;  // (64, kBackwardScoreStride): dS in pairs of keys, after round(); null if not in pairs
+  float* p;           // (128, kBackwardScoreStride): scores, then probabilities
+  float* ds;          // same shape: dP, then dS
+  float* derivative;  // same shape: derivative of a score transform; null without a transform
+  // Same shape: derivative of a custom function; null if there is no function or its derivative is always 1.
+  float* slopes;
+  // Same shape: scores before the custom function; null if there is no function or nobody requested them.
+  float* inputs;
+  // (64, kBackwardScoreStride): dS after round(), as pairs of keys; null if HeadRules::in_pairs is false.
+  std::uint32_t* ds_pairs;
   bool partial = false;
   TileRanges ranges[kBackwardBlockM / kPanel];
 
-  /// Returns the size of the arrays. with_inputs: allocate `inputs`.
+  /// Returns the number of floats in the arrays. If `with_inputs` is set, `inputs` is one of them.
   static std::int64_t floats(const core::Problem& p, bool with_inputs = false) {
     const int arrays = 2 + (p.transforms_scores() ? 1 : 0) + (has_slopes(p) ? 1 : 0) + (with_inputs ? 1 : 0);
     return arrays * kBlockN * kBackwardScoreStride + pairs_size(p);
   }
 
-  /// Allocates the arrays for a task. num_rows and num_keys are upper bounds for its tiles.
+  /// Allocates the arrays for a task. No tile of the task may have more than num_rows rows or num_keys keys.
   static GradientTile make(const core::Problem& p, std::int64_t num_rows, std::int64_t num_keys, Scratch& scratch,
                            bool with_inputs = false) {
     const std::int64_t size = kBlockN * kBackwardScoreStride;
@@ -46,8 +49,9 @@ struct GradientTile {
     tile.slopes = has_slopes(p) ? scratch.take(size) : nullptr;
     tile.inputs = with_inputs ? scratch.take(size) : nullptr;
     tile.ds_pairs = pairs_size(p) > 0 ? reinterpret_cast<std::uint32_t*>(scratch.take(pairs_size(p))) : nullptr;
-    // Products skip masked entries, but multiply their old contents by 0, so the arrays must not hold NaN. Only the
-    // part that a short sequence uses is cleared: clearing all would take longer than the products.
+    // Products skip blocks of masked entries. Inside a block that they do not skip, they multiply stale masked entries
+    // by 0, so the arrays must not hold NaN. Only the area that a short sequence uses is cleared, because clearing the
+    // full arrays would take longer than the products.
     const std::int64_t lanes = std::min<std::int64_t>(round_up(num_rows, kPanel), kBackwardBlockM);
     for (std::int64_t key = 0; key < std::min<std::int64_t>(round_up(num_keys, 2), kBlockN); ++key) {
       std::fill_n(tile.p + key * kBackwardScoreStride, lanes, 0.0F);
@@ -56,7 +60,7 @@ struct GradientTile {
     return tile;
   }
 
-  /// Fills p, ds (before the derivatives of a custom function and of a transform), and inputs.
+  /// Computes one tile. Fills p, `inputs`, and ds before the derivatives of a custom function and of a transform.
   void compute(const core::Problem& problem, const HeadRules& rules, const QueryTile& q, const KeyTile& k) {
     partial = false;
     for (std::int64_t panel = 0; panel < q.num_panels(); ++panel) {
@@ -66,8 +70,8 @@ struct GradientTile {
     }
   }
 
-  /// Fills p and ds in the form in which the products with rows and keys read them. Returns false if rounding may have
-  /// lost a NaN.
+  /// Computes one tile and converts p and ds to the format that the products for dK, dV and dQ read. Returns false if
+  /// rounding may have lost a NaN.
   [[nodiscard]] bool compute_operands(const core::Problem& problem, const HeadRules& rules, const QueryTile& q,
                                       const KeyTile& k) {
     if (rules.in_pairs && problem.dropout_p == 0 && derivative == nullptr && slopes == nullptr) {
@@ -80,8 +84,8 @@ struct GradientTile {
     return !rules.in_pairs || round(q, k);
   }
 
-  /// Turns ds into the gradient of the scores before a custom function. Where p is 0, the derivative of the function
-  /// may be infinite or NaN, and the gradient stays 0.
+  /// Multiplies ds by the slopes of a custom function, which gives the gradient of the scores before the function. If p
+  /// is 0, the slope may be infinite or NaN; the gradient then stays 0.
   void through_function(const QueryTile& q, const KeyTile& k) const {
     if (slopes == nullptr) return;
     const std::int64_t lanes = padded(q.num_rows);  // lanes beyond these are not computed
@@ -98,7 +102,7 @@ struct GradientTile {
  private:
   static bool has_slopes(const core::Problem& p) { return p.custom_score != nullptr && has_own_slope(*p.custom_score); }
 
-  /// Applies dropout to p, which dV needs.
+  /// Applies dropout to p, because dV needs the probabilities after dropout.
   void drop_probabilities(const core::Problem& problem, const HeadRules& rules, const QueryTile& q,
                           const KeyTile& k) const {
     if (problem.dropout_p == 0) return;
@@ -108,7 +112,8 @@ struct GradientTile {
     }
   }
 
-  /// Turns dS into the gradient of the products q.k, in units of scale.
+  /// Multiplies dS by the derivative of a score transform, which gives the gradient of the products q.k in units of
+  /// scale.
   void through_transform(const QueryTile& q, const KeyTile& k) const {
     if (derivative == nullptr) return;
     const std::int64_t lanes = padded(q.num_rows);  // lanes beyond these are not computed
@@ -120,9 +125,9 @@ struct GradientTile {
     }
   }
 
-  /// Rounds p and ds to bf16 rows, each at the start of its float row, and writes ds in pairs to ds_pairs. Read as
-  /// floats, the rounded rows are finite too, as make() requires. Returns false if there was a NaN, which rounding may
-  /// have lost.
+  /// Rounds p and ds to bf16. Each bf16 row is stored at the start of its former float row. Also writes ds to ds_pairs,
+  /// as pairs of keys. The rounded rows are finite if they are read as floats, as make() requires. Returns false if
+  /// there was a NaN, because rounding may have lost it.
   [[nodiscard]] bool round(const QueryTile& q, const KeyTile& k) const {
     const std::int64_t lanes = padded(q.num_rows);
     const bool ok = round_row_pairs(ds, kBackwardScoreStride, k.num_keys, lanes, ds_pairs);  // a NaN of p is also in ds
@@ -141,7 +146,7 @@ struct GradientTile {
             k.num_keys, q.row_begin + lane,   std::min<std::int64_t>(kPanel, q.num_rows - lane)};
   }
 
-  /// Writes the scores of one panel to p, and dP, with dropout applied, to ds.
+  /// Writes the scores of one panel to p. Writes dP, after dropout, to ds.
   ScoreTile compute_scores(const core::Problem& problem, const HeadRules& rules, const QueryTile& q, const KeyTile& k,
                            std::int64_t panel) {
     const std::int64_t lane = panel * kPanel;
@@ -159,14 +164,15 @@ struct GradientTile {
     return tile;
   }
 
-  /// Returns p of a score. The score is first rounded to a float in nats, as lse is, and then lse is subtracted. A row
-  /// with a single large score therefore gives exactly 1.
+  /// Returns p = exp(score - lse). The score in nats is first rounded to a float, as lse is. A row with a single large
+  /// score therefore gives exactly 1.
   static HWY_INLINE Vector probability(Vector score, Vector nats_per_score, Vector lse, Vector log2_sum) {
     const Vector above = hn::Sub(hn::Mul(score, nats_per_score), lse);
     return exp2(hn::MulSub(above, hn::Set(kFloats, static_cast<float>(kLog2E)), log2_sum));
   }
 
-  /// Computes p = exp(s - lse) and ds = p (dp - delta) in place, for the rows of q from first_lane on.
+  /// Computes p = exp(s - lse) and ds = p (dp - delta) in place. The lanes of `tile` are the rows of q that begin with
+  /// first_lane.
   static void probabilities_and_gradients(const ScoreTile& tile, float nats_per_score, const QueryTile& q,
                                           std::int64_t first_lane, float* ds) {
     const Vector nats = hn::Set(kFloats, nats_per_score);
@@ -184,15 +190,15 @@ struct GradientTile {
     }
   }
 
-  /// Does compute() and round() in one pass, so that p and dS are never stored as floats.
+  /// Does the work of compute() and round() in one pass. p and dS are never stored as floats.
   [[nodiscard]] bool compute_rounded(const core::Problem& problem, const HeadRules& rules, const QueryTile& q,
                                      const KeyTile& k) {
     partial = false;
-    Vector sum = hn::Zero(kFloats);  // sum of all of dS: NaN if any entry is NaN
+    Vector sum = hn::Zero(kFloats);  // sum of all of dS; it is NaN if any entry is NaN
     const Vector nats = hn::Set(kFloats, rules.scores.nats_per_score());
     for (std::int64_t panel = 0; panel < q.num_panels(); ++panel) {
       const ScoreTile tile = compute_scores(problem, rules, q, k, panel);
-      if (tile.num_keys % 2 != 0) {  // the second half of the last pair: its p and dS become 0
+      if (tile.num_keys % 2 != 0) {  // The scores of the missing last key become -inf, so that its p and dS are 0.
         std::fill_n(tile.key(tile.num_keys), kPanel, -kInfinity);
         std::fill_n(ds + panel * kPanel + tile.num_keys * kBackwardScoreStride, kPanel, 0.0F);
       }
@@ -204,8 +210,8 @@ struct GradientTile {
     return hn::AllTrue(kFloats, hn::Eq(sum, sum));
   }
 
-  /// Returns every key that products may read for kHalfLanes rows from `lane` on. Products use the widest range of
-  /// neighbouring keys or rows for all of them, rounded out to full pairs.
+  /// Returns all keys that the products may read for the kHalfLanes rows that begin with `lane`. A product handles a
+  /// group of neighbouring rows or keys at a time and uses the widest range in the group, rounded out to full pairs.
   static KeyRange keys_near(const TileRanges& ranges, std::int64_t lane, const ScoreTile& tile) {
     const std::int64_t neighbours = bf16_dot_block_rows();
     const std::int64_t last = std::min<std::int64_t>(lane + kHalfLanes, tile.num_rows) - 1;
@@ -214,7 +220,8 @@ struct GradientTile {
     return {first_key / 2 * 2, std::min<std::int64_t>(end_key, tile.num_keys)};
   }
 
-  /// Computes p and dS of kHalfLanes rows from scores and dP, in the form of round(). Returns a sum of all of dS.
+  /// Computes p and dS of kHalfLanes rows from scores and dP, and stores them in the format of round(). Returns a
+  /// vector that contains a NaN if any entry of dS is NaN.
   HWY_INLINE Vector round_lanes(const QueryTile& q, std::int64_t lane, KeyRange keys, Vector nats_per_score) const {
     const Vector lse[2] = {hn::Load(kFloats, q.lse + lane), hn::Load(kFloats, q.lse + lane + kLanes)};
     const Vector log2_sum[2] = {hn::Load(kFloats, q.log2_sum + lane), hn::Load(kFloats, q.log2_sum + lane + kLanes)};
@@ -246,8 +253,8 @@ struct GradientTile {
   }
 };
 
-/// Calls prepare(query tile). Then calls visit(score tile, query tile, key tile) for each tile of keys that the task's
-/// rows see. with_inputs: fill GradientTile::inputs.
+/// Calls prepare(query tile) once. Then calls visit(score tile, query tile, key tile) for each key tile that the task's
+/// rows see. If `with_inputs` is set, also fills GradientTile::inputs.
 template <class Prepare, class Visit>
 void visit_key_tiles(const core::Problem& p, const BackwardRowsTask& task, Scratch& scratch, bool with_inputs,
                      Prepare prepare, Visit visit) {

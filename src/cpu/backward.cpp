@@ -1,14 +1,15 @@
 // Backward attention on one thread: FlashAttention-2 (Dao, 2023), Algorithm 2.
 //
-// There are two ways to run it, with bit-equal results:
+// There are two methods, with bit-equal results:
 //
-// - backward_keys over all keys of a head, including dq: five products per tile, one task per key head.
+// - backward_keys handles all keys of a head and also computes dq. It needs five products per tile. There is one task
+//   per key head.
 //
-// - If there are fewer key heads than threads, or very many keys: backward_keys over parts of the keys for dk and dv,
-//   and backward_rows over parts of the rows for dq. This needs seven products per tile, but gives as many tasks as
-//   there are tiles.
+// - If there are fewer key heads than threads, or very many keys, backward_keys handles ranges of keys (for dk and dv),
+//   and backward_rows handles ranges of rows (for dq). This method needs seven products per tile, but gives as many
+//   tasks as there are tiles.
 //
-// Both ways compute the same products of a tile and add tiles in the same order.
+// Both methods compute the same tile products and add tiles in the same order.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/backward.cpp"
 #include <hwy/foreach_target.h>  // compiles this file once per SIMD target
@@ -24,7 +25,7 @@ HWY_BEFORE_NAMESPACE();
 namespace attend::cpu::HWY_NAMESPACE {
 namespace {
 
-/// Computes C (m, n) += A B; C has padded(n) columns.
+/// Computes C (m, n) += A B in float32. C has padded(n) columns.
 void accumulate(BroadcastOperand a, FloatRows b, float* c, std::int64_t m, std::int64_t n, std::int64_t k,
                 RowRanges depth, PrefetchRows* prefetch = nullptr) {
   gemm({.a = a,
@@ -39,7 +40,7 @@ void accumulate(BroadcastOperand a, FloatRows b, float* c, std::int64_t m, std::
         .depth = depth});
 }
 
-/// Does the same for bf16 pairs: A (m, k), and rows of B that start at an even one.
+/// Computes C += A B for operands in bf16 pairs. A is (m, k). The rows of B that are read start at an even row.
 void accumulate_pairs(PairOperand a, const std::uint32_t* b, float* c, std::int64_t m, std::int64_t n, std::int64_t k,
                       RowRanges depth, PrefetchRows* prefetch = nullptr) {
   bf16_dot_gemm({.a = a,
@@ -55,7 +56,7 @@ void accumulate_pairs(PairOperand a, const std::uint32_t* b, float* c, std::int6
                  .depth = depth});
 }
 
-/// Computes dV += P^T dO and dK += dS^T Q over `rows` rows from `lane` on.
+/// Computes dV += P^T dO and dK += dS^T Q over the `rows` query rows that start at `lane`.
 void add_rows_to_keys(const core::Problem& p, const GradientTile& tile, const QueryTile& q, std::int64_t num_keys,
                       std::int64_t lane, std::int64_t rows, RowRanges depth, float* dk, float* dv) {
   constexpr std::int64_t kStride = kBackwardScoreStride;
@@ -73,7 +74,7 @@ void add_rows_to_keys(const core::Problem& p, const GradientTile& tile, const Qu
   accumulate({tile.ds + lane, kStride, 1}, q_rows, dk, num_keys, p.head_dim, rows, depth);
 }
 
-/// Computes dV += P^T dO and dK += dS^T Q.
+/// Computes dV += P^T dO and dK += dS^T Q over all query rows of the tile.
 void add_to_keys(const core::Problem& p, const GradientTile& tile, const QueryTile& q, KeyTile& k) {
   float* dk = k.dk.for_next_tile();
   float* dv = k.dv.for_next_tile();
@@ -105,19 +106,19 @@ void add_to_rows(const core::Problem& p, const GradientTile& tile, const QueryTi
   }
 }
 
-/// Stores rows. Returns false if a value is not finite.
+/// Stores `count` rows, multiplied by `factor`. Returns false if a value is not finite.
 bool store_rows(const Matrix& m, std::int64_t begin, std::int64_t count, const float* rows, float factor) {
   bool finite = true;
   for (std::int64_t r = 0; r < count; ++r) finite &= store_row(m, begin + r, rows + r * padded(m.cols), factor);
   return finite;
 }
 
-/// Returns the number of row tiles that contribute to a key's gradients.
+/// Returns the number of query-row tiles, over all query heads of a group, that contribute to a key's gradients.
 std::int64_t row_tiles(const core::Problem& p, const core::Sequence& s) {
   return ceil_div(s.seqlen_q, kBackwardBlockM) * p.heads_per_group();
 }
 
-/// Returns the floats of scratch memory of a task with num_tiles tiles of keys.
+/// Returns the scratch memory, in floats, of a task with num_tiles key tiles.
 std::int64_t keys_floats(const core::Problem& p, const core::Sequence& s, std::int64_t num_tiles) {
   return QueryTile::floats(p) + GradientTile::floats(p) +
          LongSum::floats(kBackwardBlockM * padded(p.head_dim), num_tiles) +

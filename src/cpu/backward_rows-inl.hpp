@@ -1,5 +1,5 @@
-// Rows and keys of the backward pass, in every form in which its products read them (backward-inl.hpp). Included once
-// per SIMD target.
+// Query rows and keys of the backward pass, stored in every format that its products (backward-inl.hpp) read. Included
+// once per SIMD target.
 #if defined(ATTEND_CPU_BACKWARD_ROWS_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef ATTEND_CPU_BACKWARD_ROWS_INL
 #undef ATTEND_CPU_BACKWARD_ROWS_INL
@@ -16,12 +16,13 @@
 HWY_BEFORE_NAMESPACE();
 namespace attend::cpu::HWY_NAMESPACE {
 
-/// Computes scores and their gradients from the rows of one query head.
+/// Functions that compute the scores of one query head and their gradients.
 struct HeadRules {
   ScoreRules scores;
   ScoreProduct s_product;   // S^T = K Q^T, times ScoreRules::product_factor()
   ScoreProduct dp_product;  // dP^T = V dO^T
-  bool in_pairs;            // the other three products read rows in bf16 pairs, with P and dS rounded to bf16
+  // If true, the other three products read rows in bf16 pairs, and P and dS are rounded to bf16.
+  bool in_pairs;
 
   HeadRules(const core::Problem& p, const core::Sequence& s, std::int64_t head)
       : scores(p, s, head),
@@ -34,20 +35,20 @@ struct HeadRules {
   }
 };
 
-/// Up to 128 query rows of one head, in every form in which the products read them.
+/// Up to 128 query rows of one head, in every format that the products read.
 struct QueryTile {
   std::int64_t row_begin = 0;
   std::int64_t num_rows = 0;
-  float* q_packed;     // 2 x (head_dim, 64), for s_product
-  float* dout_packed;  // 2 x (head_dim_v, 64), for dp_product
-  FloatRows q;         // (128, head_dim), unless in_pairs
-  FloatRows dout;      // (128, head_dim_v), unless in_pairs
-  PairRows q_pairs;    // same rows, if in_pairs
+  float* q_packed;     // two panels of (head_dim, 64), read by s_product
+  float* dout_packed;  // two panels of (head_dim_v, 64), read by dp_product
+  FloatRows q;         // (128, head_dim); unset if in_pairs
+  FloatRows dout;      // (128, head_dim_v); unset if in_pairs
+  PairRows q_pairs;    // same rows, as bf16 pairs of rows; q_pairs and dout_pairs are set only if in_pairs
   PairRows dout_pairs;
-  float* q_buffer;     // memory for q, if q is converted
-  float* dout_buffer;  // memory for dout, if dout is converted
+  float* q_buffer;     // memory for q, used if q must be converted to float
+  float* dout_buffer;  // memory for dout, used if dout must be converted to float
   float* lse;          // (128); +inf for a row that sees no key, so that its P is 0
-  float* log2_sum;     // (128): log2 of the row's sum of exp(s - lse); 0 apart from the rounding of lse
+  float* log2_sum;     // (128): log2 of the row's sum of exp(s - lse); it is 0 if lse is exact
   float* delta;        // (128): <dout, o> - dlse
   mutable PrefetchRows next_q, next_dout, next_o;  // prefetches of the next 128 rows
 
@@ -151,18 +152,21 @@ struct QueryTile {
   }
 };
 
-/// Up to 128 keys of one head, with their values.
+/// Up to 128 keys of one head, and their values.
 struct KeyTile {
   std::int64_t key_begin = 0;
   std::int64_t num_keys = 0;
-  FloatRows k;             // (128, head_dim), if a product reads it
-  FloatRows v;             // (128, head_dim_v), if a product reads it
-  PairRows k_pairs;        // (128, head_dim), if HeadRules::in_pairs
-  float* k_buffer;         // (128, padded head_dim), memory for k, if k is converted
-  float* v_buffer;         // (128, padded head_dim_v), memory for v, if v is converted
+  FloatRows k;             // (128, head_dim); set if a product reads float keys
+  FloatRows v;             // (128, head_dim_v); set if a product reads float values
+  PairRows k_pairs;        // (128, head_dim); set if HeadRules::in_pairs
+  float* k_buffer;         // (128, padded head_dim): memory for k, used if k must be converted to float
+  float* v_buffer;         // (128, padded head_dim_v): memory for v, used if v must be converted to float
   std::uint32_t* k_words;  // memory for k_pairs
-  LongSum dk;  // (num_keys, padded head_dim): sum over rows of dS q, without scale; only from KeyTile::with_gradients
-  LongSum dv;  // (num_keys, padded head_dim_v), likewise
+  // (num_keys, padded head_dim): sum over query rows of dS q, without the factor scale. Only KeyTile::with_gradients
+  // sets it.
+  LongSum dk;
+  // (num_keys, padded head_dim_v): sum over query rows of P dO. Only KeyTile::with_gradients sets it.
+  LongSum dv;
 
   static std::int64_t floats(const core::Problem& p) { return k_buffer_size(p) + v_buffer_size(p) + k_words_size(p); }
 
@@ -179,7 +183,7 @@ struct KeyTile {
            LongSum::floats(kBlockN * padded(p.head_dim_v), row_tiles);
   }
 
-  /// Makes a tile for at most num_keys keys, with sums over at most row_tiles tiles of rows.
+  /// Makes a tile for at most num_keys keys. dk and dv can sum the contributions of at most row_tiles row tiles.
   static KeyTile with_gradients(const core::Problem& p, std::int64_t num_keys, std::int64_t row_tiles,
                                 Scratch& scratch) {
     KeyTile tile = make(p, scratch);

@@ -19,7 +19,7 @@
 #define ATTEND_AMX_TARGET __attribute__((target("avx512f")))
 #endif
 #if defined(__GNUC__) && !defined(__clang__)
-// GCC 12's header of intrinsics triggers it for undefined vectors
+// The intrinsics header of GCC 12 triggers this warning, because it uses undefined vectors.
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif
 
@@ -30,7 +30,7 @@ namespace {
 
 constexpr std::int64_t kMaxPairs = core::kMaxHeadDim / 2;  // upper bound; a tile of keys or rows has fewer pairs
 
-/// Transposes words (16, 16) in registers.
+/// Transposes a matrix of 16 x 16 words in registers.
 ATTEND_AMX_TARGET inline void transpose_words(__m512i (&row)[kTile]) {
   __m512i half[kTile];
 #pragma GCC unroll 16
@@ -46,7 +46,8 @@ ATTEND_AMX_TARGET inline void transpose_words(__m512i (&row)[kTile]) {
     row[i + 3] = _mm512_unpackhi_epi64(half[i + 1], half[i + 3]);
   }
 #pragma GCC unroll 16
-  for (int i = 0; i < 4; ++i) {  // transposes 8 x 8 words: 128-bit quarters 0 and 2, then 1 and 3, of two rows each
+  // Transposes 8 x 8 words: takes 128-bit quarters 0 and 2, then 1 and 3, of two rows each.
+  for (int i = 0; i < 4; ++i) {
     half[i] = _mm512_shuffle_i32x4(row[i], row[i + 4], 0x88);
     half[i + 4] = _mm512_shuffle_i32x4(row[i], row[i + 4], 0xdd);
     half[i + 8] = _mm512_shuffle_i32x4(row[i + 8], row[i + 12], 0x88);
@@ -73,14 +74,14 @@ struct Range {
   [[nodiscard]] std::int64_t size() const { return end - begin; }
 };
 
-/// Words of A for a block, in full tiles as the tile loads need them, with zeros beyond the block.
+/// Operand A of one block of C. All tiles are full, as tile loads require. Words beyond the block are zero.
 struct LeftOperand {
   const char* data;
   std::int64_t row_bytes;
 };
 
-/// Copies pairs `pairs` of 16 rows of A, from `row` on, `stride` words apart. Only `count` of the rows exist; the
-/// others become zeros.
+/// Copies 16 rows of A, starting with `row`, for the given pairs. Copied rows are `stride` words apart. Only `count` of
+/// the 16 rows exist; the copies of the others are zeros.
 ATTEND_AMX_TARGET void pack_rows_of_tile(const PairOperand& a, std::int64_t row, std::int64_t count, Range pairs,
                                          std::uint32_t* to, std::int64_t stride) {
   for (std::int64_t pair = pairs.begin; pair < pairs.end; pair += kTile, to += kTile) {
@@ -105,7 +106,8 @@ ATTEND_AMX_TARGET void pack_rows_of_tile(const PairOperand& a, std::int64_t row,
   }
 }
 
-/// Returns the words of A for rows `rows`: in place if their layout suits tile loads, otherwise copied to `buffer`.
+/// Returns rows `rows` of A for tile loads. Points into A if its layout suits tile loads; otherwise copies the rows to
+/// `buffer`.
 LeftOperand left_operand(const PairOperand& a, Range rows, Range pairs, std::uint32_t* buffer) {
   if (a.pair_stride == 2 && rows.size() % kTile == 0 && pairs.size() % kTile == 0) {
     const auto* first = a.data + rows.begin * a.row_stride + 2 * pairs.begin;
@@ -119,7 +121,7 @@ LeftOperand left_operand(const PairOperand& a, Range rows, Range pairs, std::uin
   return {reinterpret_cast<const char*>(buffer), stride * kWordBytes};
 }
 
-/// Updates rows of C from a tile's sums, scaling the old C and the sums.
+/// Adds the sums of a tile to rows of C. Scales the old values of C and the sums as the mode requires.
 template <GemmMode kMode>
 ATTEND_AMX_TARGET inline void merge_rows(const float* sums, float* c, std::int64_t c_stride, std::int64_t num_rows,
                                          float factor, const float* scale) {
@@ -141,7 +143,7 @@ ATTEND_AMX_TARGET inline void merge_rows(const float* sums, float* c, std::int64
   }
 }
 
-/// Updates one tile of C from its sums.
+/// Combines one tile of sums with C as GemmMode states.
 void merge_tile(const Bf16DotArgs& g, const float* sums, Range rows, std::int64_t col) {
   float* c = g.c + rows.begin * g.c_stride + col;
   const std::int64_t num_rows = std::min<std::int64_t>(rows.size(), kTile);
@@ -156,7 +158,7 @@ void merge_tile(const Bf16DotArgs& g, const float* sums, Range rows, std::int64_
   }
 }
 
-/// Copies the first `count` rows of a tile of B and fills the others with zeros.
+/// Copies the first `count` rows of a tile of B. Fills the other rows of the tile with zeros.
 template <int kCols>
 void copy_last_rows(std::uint32_t (&to)[kTile][kCols * kTile], const std::uint32_t* b, std::int64_t b_stride,
                     std::int64_t count) {
@@ -169,8 +171,8 @@ void copy_last_rows(std::uint32_t (&to)[kTile][kCols * kTile], const std::uint32
   }
 }
 
-/// Blocks of C, kRows x kCols tiles. The code for each tile is written out and functions are inlined: for a small
-/// head_dim, loop overhead would exceed the block's own instructions.
+/// Computes blocks of C of kRows x kCols tiles. The code for each tile is unrolled and all functions are inlined,
+/// because for a small head_dim the loop overhead would exceed the block's own instructions.
 template <class Tiles>
 class Blocks {
  public:
@@ -220,7 +222,7 @@ class Blocks {
     if constexpr (kRows == 2 && kCols == 2) tiles.template clear<register_of_c(1, 1)>();
   }
 
-  /// right: distance in floats from a tile to its right neighbour
+  /// The argument `right` is the distance in floats between the starts of two neighbouring tiles of a row.
   template <int kRows, int kCols>
   [[gnu::always_inline]] static void store(Tiles& tiles, float* c, float* lower_c, int right, std::int64_t row_bytes) {
     tiles.template store<register_of_c(0, 0)>(c, row_bytes);
@@ -258,7 +260,7 @@ class Blocks {
   }
 };
 
-/// Computes rows `rows` of C, at most kRows tiles of them, in columns `columns`.
+/// Computes rows `rows` (at most kRows tiles) and columns `columns` of C.
 template <int kRows, class Tiles>
 void row_of_blocks(Tiles& tiles, const Bf16DotArgs& g, Range rows, Range columns, Range pairs,
                    std::uint32_t* a_buffer) {
@@ -305,8 +307,8 @@ bool has_amx() {
   return (d & kBf16) != 0 && (d & kTileRegisters) != 0;
 }
 
-/// Requests permission to use the tile registers. Linux allocates their 8 KiB of state only on request
-/// (Documentation/arch/x86/xstate.rst).
+/// Asks the operating system for permission to use the tile registers. Linux allocates their 8 KiB of state only on
+/// request (Documentation/arch/x86/xstate.rst).
 bool granted() {
 #if defined(__linux__)
   constexpr long kRequestPermission = 0x1023;

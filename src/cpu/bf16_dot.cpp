@@ -22,7 +22,7 @@ namespace attend::cpu {
 #if defined(__x86_64__)
 namespace {
 
-constexpr int kRows = 6;  // as in gemm.cpp: 6 x 4 sums in 24 of the 32 registers
+constexpr int kRows = 6;  // block size as in gemm.cpp: 6 x 4 vectors of sums occupy 24 of the 32 registers
 constexpr int kVectors = 4;
 constexpr int kLanes = 16;
 
@@ -30,7 +30,8 @@ bool has_instruction() {
   return __builtin_cpu_supports("avx512bw") != 0 && __builtin_cpu_supports("avx512bf16") != 0;
 }
 
-/// Returns whether the processor supports the unit. Tiles use the layout of AVX-512 vectors, even emulated ones.
+/// Returns whether the processor supports the unit. Every unit, including the emulated one, uses the layout of AVX-512
+/// vectors.
 bool has(Bf16Unit unit) {
   if (unit == Bf16Unit::kNone) return true;
   if (!std::string_view(simd_target_name()).starts_with("AVX3")) return false;
@@ -44,7 +45,7 @@ Bf16Unit best_unit() {
   return has(Bf16Unit::kDot) && __builtin_cpu_is("amd") != 0 ? Bf16Unit::kDot : Bf16Unit::kNone;
 }
 
-/// Updates a block of C from its sums.
+/// Combines a block of sums with C as GemmMode states.
 template <int R, int V>
 ATTEND_BF16_DOT_TARGET inline void store_block(const Bf16DotArgs& g, std::int64_t row, std::int64_t col,
                                                const __m512 (&sum)[R][V]) {
@@ -68,7 +69,7 @@ ATTEND_BF16_DOT_TARGET inline void store_block(const Bf16DotArgs& g, std::int64_
   }
 }
 
-/// Computes C[row : row + R, col : col + 16 V] over pairs [begin, end).
+/// Computes rows [row, row + R) and columns [col, col + 16 V) of C over pairs [begin, end).
 template <int R, int V>
 ATTEND_BF16_DOT_TARGET void block(const Bf16DotArgs& g, std::int64_t row, std::int64_t col, std::int64_t begin,
                                   std::int64_t end) {
@@ -93,7 +94,7 @@ ATTEND_BF16_DOT_TARGET void block(const Bf16DotArgs& g, std::int64_t row, std::i
       const __m512i a_value = _mm512_set1_epi32(a_pair);
 #pragma GCC unroll 16
       for (int v = 0; v < V; ++v) {
-        sum[r][v] = _mm512_dpbf16_ps(sum[r][v], (__m512bh)a_value, (__m512bh)b_row[v]);  // a cast of bits
+        sum[r][v] = _mm512_dpbf16_ps(sum[r][v], (__m512bh)a_value, (__m512bh)b_row[v]);  // reinterprets the bits
       }
     }
     a += g.a.pair_stride;
@@ -120,7 +121,8 @@ BlockFunction block_of(int rows, int vectors) {
   }
 }
 
-/// Returns the vectors of the next block if `left` remain: as many as possible, but 5 are split into 3 + 2, not 4 + 1.
+/// Returns how many vectors the next block has if `left` remain. It is as many as possible, but 5 vectors are split
+/// into 3 + 2 instead of 4 + 1.
 int next_vectors(std::int64_t left) {
   if (left == kVectors + 1) return kVectors - 1;
   return static_cast<int>(std::min<std::int64_t>(left, kVectors));

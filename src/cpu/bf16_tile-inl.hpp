@@ -1,5 +1,5 @@
-// Tiles of probabilities and their gradients, rounded to bfloat16 as left operands of bf16_dot_gemm, which has twice
-// the rate of float products. Included once per SIMD target.
+// Tiles of probabilities and of their gradients, rounded to bfloat16 as left operands of bf16_dot_gemm. That product
+// has at least twice the rate of float products. Included once per SIMD target.
 #if defined(ATTEND_CPU_BF16_TILE_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef ATTEND_CPU_BF16_TILE_INL
 #undef ATTEND_CPU_BF16_TILE_INL
@@ -15,8 +15,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace attend::cpu::HWY_NAMESPACE {
 
-/// Returns whether P (and dS) are rounded to bf16 for products: if all inputs and outputs of the products are bf16.
-/// Depends only on dtypes, so that a layout never changes the bits of a result.
+/// Returns whether products read P (and dS) rounded to bf16. They do if all inputs and outputs of the products are
+/// bf16. The answer depends only on dtypes, so strides never change the bits of a result.
 inline bool multiplies_in_bf16(std::initializer_list<DType> dtypes) {
   return std::all_of(dtypes.begin(), dtypes.end(), [](DType t) { return t == DType::kBF16; }) && bf16_dot_enabled();
 }
@@ -25,27 +25,28 @@ using HalfTag = hn::Repartition<std::uint16_t, FloatTag>;
 constexpr HalfTag kHalves;
 constexpr int kHalfLanes = hn::MaxLanes(kHalves);
 
-/// Rounds to bf16 (ties away from zero) in the upper half of every lane; the lower half is undefined. A NaN whose
-/// payload has all bits set becomes a zero, so the caller must detect NaN.
+/// Rounds each lane to bf16 (ties away from zero). The result is the upper half of the lane; the lower half is
+/// undefined. A NaN whose payload has all bits set becomes zero, so the caller must detect NaN.
 HWY_INLINE hn::Vec<UintTag> round_to_upper_half(Vector x) {
   return hn::Add(hn::BitCast(kUints, x), hn::Set(kUints, 0x8000));
 }
 
-/// Returns `low` and `high` as pairs, one pair per lane.
+/// Returns pairs of bf16 elements, one pair per lane: an element of `low` in the low half and an element of `high` in
+/// the high half.
 HWY_INLINE hn::Vec<UintTag> as_pairs(Vector low, Vector high) {
   const auto upper = hn::And(round_to_upper_half(high), hn::Set(kUints, 0xffff0000));
   return hn::Or(hn::ShiftRight<16>(round_to_upper_half(low)), upper);
 }
 
-/// Returns the lanes of `first`, followed by those of `second`.
+/// Returns the lanes of `first`, rounded to bf16, followed by those of `second`.
 HWY_INLINE hn::Vec<HalfTag> as_halves(Vector first, Vector second) {
   return hn::ConcatOdd(kHalves, hn::BitCast(kHalves, round_to_upper_half(second)),
                        hn::BitCast(kHalves, round_to_upper_half(first)));
 }
 
-/// Rounds rows of floats, `stride` apart, to pairs of neighbouring rows: pairs[r / 2 * stride + c] for c below `cols`.
-/// The output may be the same memory. If the count is odd, the last row is paired with zeros. Returns false if there
-/// was a NaN (or two infinities).
+/// Rounds float rows to bf16 and stores pairs of neighbouring rows: pairs[r / 2 * stride + c] for each column c < cols.
+/// Input rows are `stride` floats apart. The output may overwrite the input. If `count` is odd, the last row is paired
+/// with zeros. Returns false if a column sum was NaN, because of a NaN or two opposite infinities.
 HWY_INLINE bool round_row_pairs(const float* rows, std::int64_t stride, std::int64_t count, std::int64_t cols,
                                 std::uint32_t* pairs) {
   Vector even_sum = hn::Zero(kFloats);
@@ -65,7 +66,8 @@ HWY_INLINE bool round_row_pairs(const float* rows, std::int64_t stride, std::int
   return hn::AllTrue(kFloats, hn::Eq(sum, sum));
 }
 
-/// Rounds the same rows in place. A row then holds `cols` bf16 elements, and up to a full vector more.
+/// Rounds float rows to bf16 in place. A row then holds `cols` bf16 elements, and writing may exceed them by less than
+/// a vector.
 HWY_INLINE void round_rows(float* rows, std::int64_t stride, std::int64_t count, std::int64_t cols) {
   for (std::int64_t r = 0; r < count; ++r) {
     const float* from = rows + r * stride;

@@ -1,5 +1,5 @@
-// Gradients of the tensors that a score function reads. Recomputes the tiles of the backward pass, with two of its five
-// products.
+// Gradients of the tensors that a score function reads. Recomputes the tiles of the backward pass. This repeats two of
+// its five products.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/capture_gradients.cpp"
 #include <hwy/foreach_target.h>  // compiles this file once per SIMD target
@@ -21,11 +21,12 @@ HWY_BEFORE_NAMESPACE();
 namespace attend::cpu::HWY_NAMESPACE {
 namespace {
 
-/// Adds a tile, given its scores before the function and its dS, one row after another.
+/// Adds the contributions of a tile, one query row after another.
 void add_tile(const GradientTile& tile, const QueryTile& q, const KeyTile& k, const BackwardRowsTask& task,
               CaptureSums& sums) {
   static_assert(kBlockN <= CaptureSums::kMostKeys);
-  constexpr std::int64_t kRows = 16;  // rows at a time, which are neighbours in each key's row
+  // Query rows that are transposed together. They are neighbours in each key's row of the tile.
+  constexpr std::int64_t kRows = 16;
   HWY_ALIGN float scores[kRows][kBlockN];
   HWY_ALIGN float ds[kRows][kBlockN];
   for (std::int64_t first = 0; first < q.num_rows; first += kRows) {
@@ -63,9 +64,9 @@ namespace {
 
 HWY_EXPORT(capture_gradients_target);
 
-/// Returns the number of arrays of sums. Array n collects every num_parts-th task, starting with task n, so that no two
-/// threads share an array. The number depends only on the problem, so the bits of a result do not depend on the number
-/// of threads.
+/// Returns the number of arrays of sums. With num_parts arrays, array n sums the tasks n, n + num_parts, n + 2
+/// num_parts and so on, and one thread computes all of them. No two threads share an array. The number depends only on
+/// the problem, so the bits of a result do not depend on the number of threads.
 std::int64_t num_parts(std::int64_t tasks, std::int64_t size) {
   constexpr std::int64_t kMostParts = 32, kMostSums = 1 << 25;  // 256 MiB
   return std::clamp<std::int64_t>(kMostSums / std::max<std::int64_t>(size, 1), 1,

@@ -1,5 +1,5 @@
-// Gradients of the tensors that a score function reads. Each score adds its contribution to the elements that it loads,
-// in float64.
+// Sums the gradients of the tensors that a score function reads. Each score adds its contribution, in float64, to the
+// elements that it loads.
 #pragma once
 
 #include <array>
@@ -13,7 +13,8 @@
 
 namespace attend::cpu {
 
-/// Layout of an array of sums: one dense block for each capture with a gradient, one after another.
+/// Layout of an array of sums. It has one dense block for each capture (a tensor that the function reads) whose
+/// gradient is requested.
 class CaptureLayout {
  public:
   /// The problem must have a function with a program.
@@ -22,7 +23,7 @@ class CaptureLayout {
   /// Returns the loads of those captures whose gradient is requested.
   [[nodiscard]] const std::vector<expr::CaptureLoad>& loads() const { return loads_; }
   [[nodiscard]] std::int64_t size() const { return size_; }
-  /// Returns the index of the sum for the element that load n reads; subscripts are clamped to the tensor.
+  /// Returns the index of the sum for the element that load n reads. Subscripts are clamped to the tensor's extents.
   [[nodiscard]] std::int64_t place(std::size_t n, std::span<const std::int64_t> subscripts) const;
   /// Writes all sums to the problem's gradients.
   void store(std::span<const double> sums) const;
@@ -39,18 +40,18 @@ class CaptureLayout {
   std::int64_t size_ = 0;
 };
 
-/// Adds rows of scores to the sums. For one thread.
+/// Adds rows of scores to an array of sums. Not thread-safe.
 class CaptureSums {
  public:
   static constexpr int kMostKeys = 128;
 
-  /// All arguments must outlive the object. sums: layout.size() values.
+  /// All arguments must outlive the object. `sums` has layout.size() values.
   CaptureSums(const core::Problem& p, const CaptureLayout& layout, double* sums);
   CaptureSums(const CaptureSums&) = delete;
   CaptureSums& operator=(const CaptureSums&) = delete;
 
-  /// Adds a row of at most kMostKeys. scores: before the function. ds: gradients of the scores after the function; a
-  /// gradient of 0 adds nothing.
+  /// Adds the contributions of one query row with at most kMostKeys keys. `scores` are the scores before the function.
+  /// `ds` are the gradients of the scores after the function. A score whose gradient is 0 adds nothing.
   void add(const FunctionRow& row, const float* scores, const float* ds, int count);
 
  private:

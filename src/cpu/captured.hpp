@@ -1,4 +1,4 @@
-// Tensors that a custom function reads, in the `cpu` backend.
+// Views of the tensors that a custom function reads (its captures), for the `cpu` backend.
 #pragma once
 
 #include <algorithm>
@@ -26,7 +26,7 @@ struct CapturedView {
 /// Returns a view of a tensor whose subscripts are its first `rank` dimensions.
 [[nodiscard]] CapturedView captured_view(const Tensor& tensor, std::size_t rank);
 
-/// Elements of a type, converted to the values that a function uses.
+/// Reads elements of storage type T and converts them to the types that a function uses.
 template <class T>
 struct Stored {
   const T* data;
@@ -38,7 +38,7 @@ struct Stored {
       return core::to_float(data[at]);
     }
   }
-  /// Integers wrap; floats round towards zero and saturate.
+  /// Returns the element as an integer. 64-bit integers wrap. Floats round towards zero and saturate.
   [[nodiscard]] std::int32_t as_int(std::int64_t at) const {
     if constexpr (std::is_integral_v<T>) {
       return static_cast<std::int32_t>(static_cast<std::uint32_t>(data[at]));
@@ -55,7 +55,7 @@ struct Stored {
   }
 };
 
-/// Calls visit() with the elements of a view.
+/// Calls visit() with a Stored<T> for the element type of the view.
 template <class Visit>
 void with_elements(const CapturedView& view, const Visit& visit) {
   const auto of = [&]<class T>(const T* data) { visit(Stored<T>{data}); };
@@ -77,7 +77,7 @@ void with_elements(const CapturedView& view, const Visit& visit) {
   }
 }
 
-/// Returns the offset of a subscript, clamped to its extent.
+/// Returns the memory offset, in elements, of a subscript. The subscript is clamped to the extent of its dimension.
 [[nodiscard]] inline std::int64_t offset(const CapturedView& view, std::int32_t dimension, std::int64_t subscript) {
   return std::clamp<std::int64_t>(subscript, 0, view.extent[dimension] - 1) * view.stride[dimension];
 }

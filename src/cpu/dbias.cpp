@@ -1,8 +1,9 @@
-// The gradient of an additive bias: dbias is the sum of dS over the batches, heads and rows to which the bias is
-// broadcast.
+// Gradient of an additive bias. dbias is the sum of dS over all batches, heads and rows that read the same bias
+// element.
 //
-// A task owns one tile of dbias and visits every score tile that contributes to it. No reduction between threads and no
-// buffer of the size of the score matrix is needed. This repeats two of the five products of the backward pass.
+// A task computes one tile of dbias and visits every score tile that contributes to it. Threads therefore need no
+// reduction, and no buffer has the size of the score matrix. This repeats two of the five products of the backward
+// pass.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/dbias.cpp"
 #include <hwy/foreach_target.h>  // compiles this file once per SIMD target
@@ -15,8 +16,8 @@ HWY_BEFORE_NAMESPACE();
 namespace attend::cpu::HWY_NAMESPACE {
 namespace {
 
-/// Adds dS to sums (128, kBackwardScoreStride). With `over_rows`, adds the sum over rows to the first column. In
-/// float64, because a broadcast bias collects contributions from every batch, head and row.
+/// Adds dS to `sums`, of shape (128, kBackwardScoreStride). If `over_rows` is set, adds the sum over rows to the first
+/// column. The sums are float64, because a broadcast bias collects contributions from every batch, head and row.
 void add_tile(const GradientTile& tile, const QueryTile& q, const KeyTile& k, bool over_rows, double* sums) {
   for (std::int64_t key = 0; key < k.num_keys; ++key) {
     const float* ds = tile.ds + key * kBackwardScoreStride;
@@ -25,7 +26,8 @@ void add_tile(const GradientTile& tile, const QueryTile& q, const KeyTile& k, bo
   }
 }
 
-/// Returns the range of indices that one index of a dimension of dbias covers: itself, or all if the bias is broadcast.
+/// Returns the indices of a problem dimension that read index `index` of dbias: only `index` itself, or all if the bias
+/// is broadcast.
 KeyRange broadcast_range(std::int64_t index, std::int64_t bias_size, std::int64_t full_size) {
   return bias_size == full_size ? KeyRange{index, index + 1} : KeyRange{0, full_size};
 }

@@ -1,5 +1,5 @@
-// Host side of the `cpu` backend. Cuts a problem into tasks, runs them on threads, and has the reference recompute
-// results with NaN or infinities.
+// Host side of the `cpu` backend. It splits a problem into tasks and runs them on threads. If results contain NaN or
+// infinities, the reference recomputes them.
 #include <fmt/format.h>
 
 #include <atomic>
@@ -22,7 +22,7 @@ namespace {
 using core::Problem;
 using core::Sequence;
 
-/// Returns the number of query rows times keys, over all heads.
+/// Returns the number of scores: query rows times keys, summed over all sequences and heads.
 double num_scores(const Problem& p) {
   double of_head = 0;
   for (std::int64_t index = 0; index < p.num_sequences; ++index) {
@@ -32,8 +32,8 @@ double num_scores(const Problem& p) {
   return of_head * static_cast<double>(p.num_heads_q);
 }
 
-/// Returns the number of threads to use. Starting the threads takes as long as some 2^18 multiplications on one thread;
-/// on a busy machine it takes milliseconds.
+/// Returns the number of threads to use. Starting the threads takes as long as about 2^18 multiplications on one
+/// thread, and milliseconds on a busy machine.
 int threads_for(const Problem& p) {
   constexpr double kWorkWorthThreads = 1 << 18;
   return num_scores(p) * static_cast<double>(p.head_dim + p.head_dim_v) < kWorkWorthThreads ? 1 : max_threads();
@@ -41,14 +41,15 @@ int threads_for(const Problem& p) {
 
 std::atomic<std::int64_t> redone = 0;
 
-/// Fixes the SIMD target here, where an exception about an environment variable still reaches the caller.
+/// Selects the SIMD target before threads start, because an exception about an environment variable reaches the caller
+/// only from this thread.
 void choose_instructions() {
   choose_simd_target();
   (void)bf16_unit();
 }
 
-/// Returns the query rows of a forward task: fewer than kForwardBlockM if there would be fewer tasks than threads. The
-/// bits of a row do not depend on it.
+/// Returns the number of query rows in a forward task. It is below kForwardBlockM if there would otherwise be fewer
+/// tasks than threads. The choice does not change the bits of a result.
 std::int64_t forward_block(const Problem& p, int threads) {
   std::int64_t rows = kForwardBlockM;
   while (rows > kPanel && WorkList(p, BlocksOf::kRows, rows).size() < threads) rows /= 2;
@@ -74,8 +75,8 @@ double busy_share(std::int64_t tasks, std::int64_t threads) {
   return static_cast<double>(tasks) / static_cast<double>(ceil_div(tasks, threads) * threads);
 }
 
-/// For each key head: true if a task met NaN or infinities, so that the reference has to recompute the head. Written by
-/// several threads.
+/// One flag per key head. It is true if a task met NaN or infinities, so that the reference must recompute the head.
+/// Several threads write the flags.
 using RedoFlags = std::vector<std::atomic<bool>>;
 
 /// Computes dq, dk and dv with one task per key head: five products per tile.
@@ -88,14 +89,14 @@ void backward_by_group(const Problem& p, const RowCorrections& corrections, Redo
   });
 }
 
-/// Computes the same gradients in parts of the keys for dk and dv, and in parts of the rows for dq: seven products per
-/// tile.
+/// Computes the same gradients with smaller tasks. Some compute dk and dv for a range of keys, and the others compute
+/// dq for a range of rows. This needs seven products per tile.
 void backward_by_tile(const Problem& p, const RowCorrections& corrections, RedoFlags& redo) {
   const WorkList key_work(p, BlocksOf::kKeys, kBackwardKeysPerTask);
   const WorkList row_work(p, BlocksOf::kRows, kBackwardBlockM);
   parallel_for(key_work.size() + row_work.size(), threads_for(p), [&](std::int64_t number) {
     Scratch& scratch = Scratch::of_this_thread();
-    if (number < key_work.size()) {  // the larger tasks first
+    if (number < key_work.size()) {  // larger tasks first
       const auto [sequence, head, begin, end] = key_work.at(number);
       const bool finite = backward_keys(p, {sequence, head, begin, end, false, corrections}, scratch);
       if (!finite) redo[sequence.index * p.num_heads_k + head] = true;
@@ -112,8 +113,9 @@ std::int64_t num_query_rows(const Problem& p) {
   return p.q.shape[0] * p.q.shape[1] * p.q.shape[2];
 }
 
-/// Returns log2 of each row's sum of exp(s - lse) (see exact_log2_sums()), or an empty vector if every lse is precise
-/// enough. Parts of a row's keys have no such sum.
+/// Returns log2 of each row's sum of exp(s - lse), as exact_log2_sums() computes it. Returns an empty vector if every
+/// lse is precise enough. Also returns an empty vector if the problem is one part of a larger problem, because lse then
+/// covers keys outside the part.
 std::vector<float> log2_sums_of(const Problem& p) {
   const bool adds = p.bias || p.alibi_slopes || p.custom_score != nullptr;
   if (!adds || p.placement() != nullptr) return {};
@@ -139,7 +141,8 @@ std::vector<float> log2_sums_of(const Problem& p) {
   return log2_sums;
 }
 
-/// Returns <dout, o> - dlse of every row (see exact_deltas()), or an empty vector if o is precise enough.
+/// Returns <dout, o> - dlse of every row, as exact_deltas() computes it. Returns an empty vector if o is precise
+/// enough.
 std::vector<float> deltas_of(const Problem& p, const RowCorrections& corrections) {
   const bool coarse = core::is_narrow(p.o.dtype);
   if (!coarse || p.dropout_p == 0 || p.delta() != nullptr) return {};
@@ -177,8 +180,8 @@ void backward_captures(const Problem& p, const RowCorrections& corrections) {
   reference_captured_gradients(p);
 }
 
-/// Returns true if there are enough key heads to keep the threads busy, and the sums of a key head fit into a thread's
-/// memory.
+/// Returns true if there are enough key heads to keep the threads busy and if the sums of a key head fit into the
+/// memory of a thread.
 bool groups_suffice(const Problem& p) {
   constexpr double kWorthOfFiveInsteadOfSeven = 5.0 / 7.0;
   constexpr std::int64_t kMostBytesOfGroup = 96 << 20;
@@ -221,8 +224,8 @@ void backward(const Problem& p, Stream /*stream*/) {
   backward_captures(p, corrections);
 }
 
-/// Returns the reason why the backend cannot run the call. Every tensor is read and written as float, so any mix of
-/// f32, f16 and bf16 is supported.
+/// Returns the reason why the backend cannot run the call, if there is one. Every tensor is converted to and from
+/// float, so any mix of f32, f16 and bf16 is supported.
 std::optional<std::string> unsupported(const Problem& p) {
   if (auto lack = core::custom_score_lack(p, "cpu", /*runs_programs=*/true)) return lack;
   constexpr core::DTypes kTaken = {core::dtype_bit(DType::kF32) | core::dtype_bit(DType::kF16) |

@@ -4,9 +4,9 @@
 //   S^T = K Q^T          scores (key, row), a matrix product
 //   m', P, l             running maximum, exponentials and their sum, down the keys of each lane
 //   O = diag(exp(m-m')) O + P V
-// At the end, o = O / l and lse = m + log l. The exponent in base 2 is (s - m) log2(e) scale. Subtracting before
-// scaling keeps its rounding error relative to the difference, not to large scores. Long rows are summed in parts
-// (long_sum-inl.hpp).
+// At the end, o = O / l and lse = m + log l. The exponent in base 2 is (s - m) log2(e) scale. The code subtracts before
+// it scales, so that the rounding error is relative to the difference s - m and not to a large score. Long rows are
+// summed in several partial sums (long_sum-inl.hpp).
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/forward.cpp"
 #include <hwy/foreach_target.h>  // compiles this file once per SIMD target
@@ -30,11 +30,11 @@ HWY_BEFORE_NAMESPACE();
 namespace attend::cpu::HWY_NAMESPACE {
 namespace {
 
-/// Memory of a task: O(head_dim), independent of the sequence length.
+/// Memory of a task. Its size is O(head_dim) and does not depend on the sequence length.
 struct ForwardMemory {
   float *q, *o, *row_max, *row_sum, *scores, *rescale, *k, *v;
-  float *o_turned, *v_turned;  // non-null if rounds_p() and bf16_by_amx()
-  float* total_row_max;        // null without totals
+  float *o_turned, *v_turned;  // set if rounds_p() and bf16_by_amx(), otherwise null
+  float* total_row_max;        // null if the task keeps no float64 totals
   double *total_o, *total_row_sum;
 
   static ForwardMemory make(const core::Problem& p, bool with_totals, bool turned, Scratch& scratch) {
@@ -68,23 +68,24 @@ struct ForwardMemory {
   }
 };
 
-/// A tile of keys and values, and prefetches of the next tile.
+/// A tile of keys and values, and prefetches of the next tile's rows.
 struct KeyTile {
   std::int64_t key_begin;
   std::int64_t num_keys;
-  FloatRows k;            // null if the product reads the keys directly
+  FloatRows k;            // null if the product reads the keys in their own memory
   FloatRows v;            // null if v_pairs is used
-  PairRows v_pairs;       // values in pairs, if P is rounded to bf16; otherwise null
-  const float* v_turned;  // (head_dim_v, 64): v_pairs transposed, if Panel::o_turned is used
+  PairRows v_pairs;       // values in bf16 pairs if P is rounded to bf16; otherwise null
+  const float* v_turned;  // (head_dim_v, 64): v_pairs transposed; set if Panel::o_turned is used
   PrefetchRows next_k, next_v;
 };
 
-/// Computes add_values() as O^T += V^T P^T. AMX needs the pairs of the left operand along its rows. V is transposed
-/// once for four panels, whereas P would have to be transposed for each panel. If a mask cuts through the tile, 16 rows
-/// are computed at a time; `depth` restricts rows, which are columns here.
+/// Computes the transposed product O^T += V^T P^T instead of O += P V, because AMX needs the left operand in pairs
+/// along its rows. One transposition of V serves four panels, whereas P would have to be transposed for each panel. If
+/// a mask cuts through the tile, the function computes 16 query rows at a time. `depth` gives the keys of each query
+/// row; here the query rows are columns.
 void add_values_turned(const ScoreTile& tile, Panel& panel, KeyTile& keys, const float* rescale,
                        std::int64_t head_dim_v, RowRanges depth, GemmMode mode) {
-  constexpr std::int64_t kWords = kBlockN / 2;  // words of a row of v_turned
+  constexpr std::int64_t kWords = kBlockN / 2;  // number of words in a row of v_turned
   const auto add = [&](std::int64_t lane, std::int64_t lanes, KeyRange pairs) {
     bf16_dot_gemm({.a = {reinterpret_cast<const std::uint16_t*>(keys.v_turned + pairs.begin), 2 * kWords, 2},
                    .b = reinterpret_cast<const std::uint32_t*>(tile.key(pairs.begin) + lane),
@@ -110,8 +111,8 @@ void add_values_turned(const ScoreTile& tile, Panel& panel, KeyTile& keys, const
   }
 }
 
-/// Computes O = diag(rescale) O + P V. P is in `tile`, in pairs if the values are. Rounding may lose a NaN of P, but
-/// the row sums keep it.
+/// Computes O = diag(rescale) O + P V. `tile` holds P, in bf16 pairs if the values are in pairs. Rounding may lose a
+/// NaN of P, but the row sums keep it.
 void add_values(const ScoreTile& tile, Panel& panel, KeyTile& keys, const float* rescale, std::int64_t head_dim_v,
                 RowRanges depth) {
   const bool started = std::exchange(panel.started, true);
@@ -150,7 +151,7 @@ void add_values(const ScoreTile& tile, Panel& panel, KeyTile& keys, const float*
         .depth = depth});
 }
 
-/// Computes one panel against the first num_keys keys of a tile.
+/// Processes one panel of query rows against the first num_keys keys of a tile.
 void visit_tile(const core::Problem& p, const ScoreRules& rules, const ScoreProduct& product, Panel& panel,
                 const ForwardMemory& memory, KeyTile& keys, std::int64_t num_keys) {
   const std::int64_t o_cols = padded(p.head_dim_v);
@@ -184,15 +185,15 @@ void visit_tile(const core::Problem& p, const ScoreRules& rules, const ScoreProd
 
 constexpr double kNoSink = -kInfinity;
 
-/// Returns the lse of row r, merged with its head's sink. Computed in float64, because the rounding of a large lse
-/// would exceed the contribution of the number of keys.
+/// Returns the lse of row r, merged with the head's sink. The computation is in float64. In float32 the rounding of a
+/// large lse would exceed the logarithm of the number of keys.
 core::MergedLse lse_with_sink(const Panel& panel, double nats_per_score, double sink, std::int64_t r) {
   if (panel.row_max[r] == -kInfinity) return core::merge_lse(-kInfinity, sink);
   return core::merge_lse(
       static_cast<double>(panel.row_max[r]) * nats_per_score + std::log(static_cast<double>(panel.row_sum[r])), sink);
 }
 
-/// Computes lse and 1 / l of the panel's rows with a sink.
+/// Computes lse and 1 / l, including the sink, for the panel's rows.
 void add_sink(const Panel& panel, double nats_per_score, double sink, float (&lse)[kPanel],
               float (&inverse_sum)[kPanel]) {
   for (std::int64_t r = 0; r < panel.num_rows; ++r) {
@@ -202,8 +203,8 @@ void add_sink(const Panel& panel, double nats_per_score, double sink, float (&ls
   }
 }
 
-/// Stores o = O / l and lse = m + log l. Returns false if a result is not finite, because a NaN may then have reached
-/// other rows, or if a row's scores are all below the lowest float.
+/// Stores o = O / l and lse = m + log l. Returns false if a result is not finite, because a NaN may have reached other
+/// rows. Also returns false if all scores of a row are below the lowest float.
 bool finish_panel(const core::Problem& p, const ForwardTask& task, const ScoreRules& rules, Panel& panel) {
   if (panel.total_o != nullptr) {
     unfold_panel(rules, padded(p.head_dim_v), panel);
@@ -233,7 +234,8 @@ bool finish_panel(const core::Problem& p, const ForwardTask& task, const ScoreRu
     finite &= panel.row_max[r] == -kInfinity || std::isfinite(lse[r]);
     finite &= !rules.has_overflowed(panel.row_begin + r, panel.row_max[r]);
     if (!p.lse) continue;
-    // A float64 lse will be merged with others. Rounding a large lse to float would change the weights of the merge.
+    // A caller that requests a float64 lse merges it with others. Rounding a large lse to float would change the
+    // weights of the merge.
     const bool is_exact = p.lse->dtype == DType::kF64;
     core::store(core::q_matrix(*p.lse, task.sequence, task.head), panel.row_begin + r, 0,
                 is_exact ? lse_with_sink(panel, rules.nats_per_score(), sink, r).lse : lse[r]);
@@ -241,20 +243,20 @@ bool finish_panel(const core::Problem& p, const ForwardTask& task, const ScoreRu
   return finite;
 }
 
-/// Returns prefetches of the rows of the next tile of K or V, spread over about the number of register blocks in a
-/// tile's products.
+/// Returns prefetches of the rows of the next tile of K or V. They are spread over about as many steps as a tile's
+/// products have register blocks.
 PrefetchRows next_tile(const Matrix& m, std::int64_t begin, std::int64_t end, int num_panels) {
   constexpr int kStepsPerPanel = 20;
   return prefetch_in_steps(m, begin, std::clamp<std::int64_t>(end - begin, 0, kBlockN), kStepsPerPanel * num_panels);
 }
 
-/// Returns whether P is rounded to bf16 for P V. Dropout excludes it, because its backward pass tolerates only the
-/// rounding of o (row_corrections.cpp).
+/// Returns whether the product P V reads P rounded to bf16. With dropout it does not, because the backward pass then
+/// tolerates only the rounding of o (row_corrections.cpp).
 bool rounds_p(const core::Problem& p) {
   return p.dropout_p == 0 && multiplies_in_bf16({p.q.dtype, p.k.dtype, p.v.dtype, p.result_dtype()});
 }
 
-/// Fills the panels of the task's rows, with q packed. Returns the number of panels.
+/// Initialises the panels of the task's rows and packs their rows of q. Returns the number of panels.
 int make_panels(const core::Problem& p, const ForwardTask& task, const ForwardMemory& memory,
                 const ScoreProduct& product, Panel* panels) {
   const Matrix q = core::q_matrix(p.q, task.sequence, task.head);
@@ -285,7 +287,7 @@ int make_panels(const core::Problem& p, const ForwardTask& task, const ForwardMe
 bool run_forward(const core::Problem& p, const ForwardTask& task, Scratch& scratch) {
   const ScoreRules rules(p, task.sequence, task.head);
   const KeyRange keys = rules.window().rows(task.row_begin, task.row_end);
-  // number of tiles, including partial ones
+  // The task keeps float64 totals if it has more than kTilesPerSum tiles, including partial tiles.
   const bool with_totals = ceil_div(keys.end, kBlockN) - keys.begin / kBlockN > kTilesPerSum;
   const bool v_in_pairs = rounds_p(p);
   const bool turned = v_in_pairs && bf16_by_amx();

@@ -14,14 +14,14 @@ namespace attend::cpu {
 /// Returns the captures of a problem's score function.
 [[nodiscard]] std::vector<CapturedView> captured_views(const core::CustomScore& score);
 
-/// Returns whether the derivative by the score may differ from 1.
+/// Returns whether the derivative of the function with respect to the score may differ from 1.
 [[nodiscard]] bool has_own_slope(const core::CustomScore& score);
 
-/// Describes row `row` of a query head of a sequence, starting at a key.
+/// Returns the position of row `row` of a query head: its sequence, head and first key.
 [[nodiscard]] FunctionRow function_row(const core::Sequence& s, std::int64_t head, std::int64_t row,
                                        std::int64_t first_key);
 
-/// Scores of up to 128 keys and 64 rows: s[key * stride + row].
+/// Scores of up to 128 keys and 64 query rows: s[key * stride + row].
 struct FunctionTile {
   float* s;
   std::int64_t stride;
@@ -29,10 +29,12 @@ struct FunctionTile {
   std::int64_t num_keys;
   std::int64_t row_begin;  // position in the sequence
   std::int64_t num_rows;
-  float* slopes;  // out: derivatives by the score, same layout, 0 where the key is hidden; null: not computed
+  // Output: derivatives with respect to the score, in the same layout, and 0 for a hidden key. If null, they are not
+  // computed.
+  float* slopes;
 };
 
-/// The score function for rows of one query head of one sequence. For one thread.
+/// Applies the score function to rows of one query head of one sequence. Not thread-safe.
 class FunctionRows {
  public:
   /// The problem must have a function with a program.
@@ -40,15 +42,16 @@ class FunctionRows {
   FunctionRows(const FunctionRows&) = delete;
   FunctionRows& operator=(const FunctionRows&) = delete;
 
-  /// Applies the function in place to scores of a row that start at first_key. slopes may be null.
+  /// Applies the function in place to `count` scores of a row. The first score belongs to key first_key. `slopes` may
+  /// be null.
   void apply(std::int64_t row, std::int64_t first_key, std::int64_t count, float* scores, float* slopes);
 
-  /// Applies the function to a tile, whose numbers times `factor` are scores. Writes its slopes for full groups of 16
-  /// rows.
+  /// Applies the function to a tile. The tile's values times `factor` are the scores. Also writes slopes for the unused
+  /// rows of the last group of 16 rows.
   void apply(const FunctionTile& tile, float factor);
 
  private:
-  /// count is at most kMostKeys.
+  /// Applies the function to `count` <= kMostKeys scores.
   void apply_to_some(std::int64_t row, std::int64_t first_key, int count, float* scores, float* slopes);
   [[nodiscard]] RowFunction& function(bool with_slope);
 
@@ -57,7 +60,8 @@ class FunctionRows {
   const expr::ScoreProgram& program_;
   const core::Sequence s_;
   std::int64_t head_;
-  bool keeps_hidden_;  // a score of -inf belongs to a key that the bias hides
+  // If true, a score of -inf means that the bias hides the key, and the function must not change it.
+  bool keeps_hidden_;
   std::vector<CapturedView> captures_;
   std::optional<RowFunction> value_, value_and_slope_;
 };

@@ -13,7 +13,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace attend::cpu::HWY_NAMESPACE {
 
-/// Computes one tile product on one thread. k should be at most about 128, so that n = 64 columns of B stay in the
+/// Computes one tile product on one thread. k should be at most about 128, so that k rows of 64 columns of B fit in the
 /// first-level cache. The order of additions depends only on the shape.
 void gemm(const GemmArgs& args);
 

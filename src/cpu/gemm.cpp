@@ -2,8 +2,8 @@
 //
 // A block of kRows x kVectors registers of C stays in registers during the loop over k. Each step loads kVectors
 // vectors of B, broadcasts kRows scalars of A, and executes kRows * kVectors fused multiply-adds. With AVX-512 the
-// block is 6 x 4 of the 32 registers. A step then has 10 loads for 24 multiply-adds, which is below the core's limit of
-// two loads per cycle. Source of the scheme: Goto, van de Geijn, Anatomy of High-Performance Matrix Multiplication
+// block has 6 x 4 of the 32 registers. A step then has 10 loads for 24 multiply-adds, which is below the core's limit
+// of two loads per cycle. Source of the scheme: Goto, van de Geijn, Anatomy of High-Performance Matrix Multiplication
 // (2008), section 4.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/gemm.cpp"
@@ -35,7 +35,7 @@ constexpr int kLanes = hn::MaxLanes(kFloats);
 constexpr int kRows = 6;
 constexpr int kVectors = HWY_TARGET <= HWY_AVX3 ? 4 : 2;  // 32 registers, or 16
 
-/// Computes C[0:R, 0:V vectors] over k in [begin, end).
+/// Computes R rows and V vectors of columns of C, starting at (row, col), over k in [k_begin, k_end).
 template <int R, int V>
 HWY_INLINE void register_block(const GemmArgs& g, std::int64_t row, std::int64_t col, std::int64_t k_begin,
                                std::int64_t k_end) {
@@ -102,7 +102,8 @@ BlockFunction block_of(int rows, int vectors) {
   return block_of_rows<kVectors>(rows);
 }
 
-/// Returns the vectors of the next block if `left` remain: as many as possible, but 5 are split into 3 + 2, not 4 + 1.
+/// Returns how many vectors the next block has if `left` remain. It is as many as possible, but 5 vectors are split
+/// into 3 + 2 instead of 4 + 1.
 int next_vectors(std::int64_t left) {
   if (left == kVectors + 1 && kVectors > 2) return kVectors - 1;
   return static_cast<int>(std::min<std::int64_t>(left, kVectors));

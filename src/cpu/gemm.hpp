@@ -5,14 +5,14 @@
 
 namespace attend::cpu {
 
-/// A (m x k). Elements are read one at a time and broadcast, so either memory order is efficient.
+/// Matrix A (m x k). The product reads one element at a time and broadcasts it, so either memory order is efficient.
 struct BroadcastOperand {
   const float* data;
   std::int64_t row_stride;  ///< floats from A(i, p) to A(i + 1, p)
   std::int64_t col_stride;  ///< floats from A(i, p) to A(i, p + 1)
 };
 
-/// B (k x n): rows of n floats, n a multiple of 16, readable in full vectors.
+/// Matrix B (k x n). n is a multiple of 16, and each row can be read in full vectors.
 struct VectorOperand {
   const float* data;
   std::int64_t row_stride;
@@ -22,11 +22,11 @@ enum class GemmMode {
   kStore,                   ///< C = A B
   kAccumulate,              ///< C = C + A B
   kScaleAccumulate,         ///< C = diag(row_scale) C + A B
-  kScaleColumnsAccumulate,  ///< C = C diag(column_scale) + A B; only amx_gemm()
+  kScaleColumnsAccumulate,  ///< C = C diag(column_scale) + A B; only amx_gemm() supports it
 };
 
-/// A range of columns, or of k, for each row of A, monotone in the row. A product skips the masked corner of a tile by
-/// it. If the range restricts columns, begin and end are multiples of 16.
+/// For each row of A, a range of columns of B or of k. begin and end must not decrease with the row. With the ranges, a
+/// product skips the masked corner of a tile. If the range restricts columns, begin and end are multiples of 16.
 struct RowRanges {
   const std::int32_t* begin = nullptr;  ///< null: no restriction
   const std::int32_t* end = nullptr;
@@ -74,10 +74,11 @@ struct GemmArgs {
   std::int64_t c_stride;
   std::int64_t m, n, k;
   GemmMode mode = GemmMode::kStore;
-  const float* row_scale = nullptr;  ///< (m), with kScaleAccumulate
-  PrefetchRows* prefetch = nullptr;  ///< steps once per 6 rows of C and 64 columns
-  RowRanges columns = {};            ///< row i of C is needed only in these columns; others may or may not be written
-  RowRanges depth = {};              ///< A(i, p) is zero outside this range of p
+  const float* row_scale = nullptr;  ///< (m), used by kScaleAccumulate
+  PrefetchRows* prefetch = nullptr;  ///< executes one step per block of 6 rows and 64 columns of C
+  /// Row i of C is needed only in these columns. The product may or may not write the others.
+  RowRanges columns = {};
+  RowRanges depth = {};  ///< A(i, p) is zero outside this range of p
 };
 
 }  // namespace attend::cpu

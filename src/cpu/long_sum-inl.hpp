@@ -29,10 +29,10 @@ HWY_INLINE double* take_doubles(Scratch& scratch, std::int64_t doubles) {
   return reinterpret_cast<double*>(scratch.take(2 * doubles));
 }
 
-/// Sum matrix of tile products.
+/// Sum of the products of many tiles: a float array for recent tiles and, if there are many tiles, a float64 total.
 class LongSum {
  public:
-  /// Returns the floats of scratch memory for `size` elements and at most `tiles` tiles.
+  /// Returns the scratch memory, in floats, for `size` elements and at most `tiles` tiles.
   static std::int64_t floats(std::int64_t size, std::int64_t tiles) {
     return Scratch::size_of(size) + (tiles > kTilesPerSum ? Scratch::size_of(2 * size) : 0);
   }
@@ -54,7 +54,7 @@ class LongSum {
     return sum_;
   }
 
-  /// Returns the sum of all tiles. Only clear() may follow.
+  /// Returns the sum of all tiles. After this call, only clear() may be called.
   [[nodiscard]] const float* result() {
     if (has_total_) {
       for (std::int64_t i = 0; i < size_; ++i) sum_[i] = static_cast<float>(total_[i] + static_cast<double>(sum_[i]));
@@ -66,7 +66,7 @@ class LongSum {
   void fold_pending() {
     if (has_total_) {
       fold(sum_, size_, 1.0, total_);
-    } else {  // the total is uninitialised
+    } else {  // the total does not hold values yet
       std::copy_n(sum_, size_, total_);
       std::fill_n(sum_, size_, 0.0F);
     }

@@ -1,9 +1,10 @@
 // Rung 00 of the ladder, `cpu_naive`: the definition of attention as a textbook loop, float32, one thread.
 //
-// Baseline for all later rungs. Computes, for each query row, all scores, their maximum, exponentials and sum, and then
-// the weighted sum of the values. Three passes over a row of scores, no tiles, no SIMD except by the compiler; every
-// key and value is read again for every row. Supports: f32, full and causal masks, a score function without gradients
-// of its captures, any head_dim, GQA, seqlen_q != seqlen_k, forward and backward. Refuses all other options.
+// This backend is the baseline for all later rungs. For each query row it computes all scores, their maximum, their
+// exponentials and the sum of these, and then the weighted sum of the values. It makes three passes over a row of
+// scores. There are no tiles, and only the compiler uses SIMD. Every key and value is read again for every row.
+// Supports f32, full and causal masks, any head_dim, GQA, seqlen_q != seqlen_k, forward and backward, and a score
+// function without gradients of its captures. Refuses all other options.
 //
 // Run: attend run --compute cpu_naive --mode both --data data/B2_H8_S512_D64 --check
 #include <fmt/format.h>
@@ -47,7 +48,7 @@ void zero(const Matrix& m) {
   for (std::int64_t r = 0; r < m.rows; ++r) std::fill_n(row(m, r), m.cols, 0.0F);
 }
 
-/// Scores of a row against keys, and the derivatives of a score function.
+/// Computes the scores of one row at a time, and the derivatives of a score function.
 class NaiveRows {
  public:
   NaiveRows(const Problem& p, const Sequence& s, std::int64_t head)
@@ -67,7 +68,7 @@ class NaiveRows {
     }
     return scores_.data();
   }
-  /// Returns the derivatives of the last row.
+  /// Returns the derivatives that the last compute() wrote.
   [[nodiscard]] const float* slopes() const { return slopes_.data(); }
 
  private:
@@ -126,10 +127,10 @@ void backward_head(const Problem& p, const Sequence& s, std::int64_t head) {
     const float delta = dot(row(dout, i), row(o, i), o.cols) - dlse;
     const float* scores = rows.compute(i, keys);
     for (std::int64_t j = keys.begin; j < keys.end; ++j) {
-      if (scores[j] == -kInfinity) continue;  // a score function hides the key
+      if (scores[j] == -kInfinity) continue;  // a score function hides this key
       const float p_ij = std::exp(scores[j] - *row(lse, i));
       const float ds = p_ij * (dot(row(dout, i), row(v, j), v.cols) - delta);
-      const float ds_ij = ds == 0 ? 0.0F : ds * rows.slopes()[j];  // the derivative may be infinite where ds is 0
+      const float ds_ij = ds == 0 ? 0.0F : ds * rows.slopes()[j];  // the derivative may be infinite if ds is 0
       add_scaled(row(dv, j), p_ij, row(dout, i), v.cols);
       add_scaled(row(dq, i), scale * ds_ij, row(k, j), k.cols);
       add_scaled(row(dk, j), scale * ds_ij, row(q, i), q.cols);

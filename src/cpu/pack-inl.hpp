@@ -1,5 +1,5 @@
-// Copies rows of user tensors to float tiles, and tiles back to rows: any dtype, any stride, zero-filled to full
-// vectors. Included once per SIMD target.
+// Copies rows of user tensors to float tiles, and tiles back to rows. Supports any dtype and any stride. Float copies
+// are padded with zeros to full vectors. Included once per SIMD target.
 #if defined(ATTEND_CPU_PACK_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef ATTEND_CPU_PACK_INL
 #undef ATTEND_CPU_PACK_INL
@@ -21,7 +21,7 @@ namespace attend::cpu::HWY_NAMESPACE {
 
 using core::Matrix;
 
-/// Returns the `valid` <= kLanes elements at `at` as floats, followed by zeros.
+/// Loads `valid` <= kLanes elements at `at` as floats. The remaining lanes are zero.
 template <class T>
 HWY_INLINE Vector load_partial(const T* at, std::int64_t valid) {
   if (valid >= kLanes) return load_float(at);
@@ -35,7 +35,8 @@ HWY_INLINE const T* row_at(const T* data, const Matrix& m, std::int64_t row) {
   return data + row * m.row_stride;
 }
 
-/// Consecutive rows of floats. Rows made with Readable::kVectors can be read in full vectors up to padded(cols).
+/// Rows of floats, `stride` apart. If they were made with Readable::kVectors, full vectors can be read up to
+/// padded(cols).
 struct FloatRows {
   const float* data = nullptr;
   std::int64_t stride = 0;
@@ -45,7 +46,7 @@ struct FloatRows {
 
 enum class Readable { kElements, kVectors };
 
-/// Copies rows [begin, begin + count) of m to dst, padded(m.cols) floats apart.
+/// Copies rows [begin, begin + count) of m to dst. The copied rows are padded(m.cols) floats apart.
 HWY_INLINE void pack_rows(const Matrix& m, std::int64_t begin, std::int64_t count, float* HWY_RESTRICT dst) {
   with_type(m.data, m.dtype, [&](const auto* data) HWY_ATTR {
     for (std::int64_t r = 0; r < count; ++r) {
@@ -67,13 +68,13 @@ struct PairRows {
   [[nodiscard]] HWY_INLINE const std::uint32_t* row(std::int64_t r) const { return data + r / 2 * stride; }
 };
 
-/// Returns the number of words of PairRows for `count` rows.
+/// Returns the number of words that PairRows needs for `count` rows of `cols` columns.
 [[nodiscard]] constexpr std::int64_t pair_words(std::int64_t count, std::int64_t cols) {
   return (count + 1) / 2 * padded(cols);
 }
 
-/// Copies rows [begin, begin + count) of a bf16 m in pairs to `buffer`, padded(m.cols) words apart. If the count is
-/// odd, the last row is paired with zeros.
+/// Copies rows [begin, begin + count) of a bf16 matrix m to `buffer` as pairs of rows. Rows of words are padded(m.cols)
+/// words apart. If `count` is odd, the last row is paired with zeros.
 HWY_INLINE PairRows pack_row_pairs(const Matrix& m, std::int64_t begin, std::int64_t count, std::uint32_t* buffer) {
   const auto* data = static_cast<const core::BFloat16*>(m.data);
   const PairRows pairs = {buffer, padded(m.cols)};
@@ -91,8 +92,9 @@ HWY_INLINE PairRows pack_row_pairs(const Matrix& m, std::int64_t begin, std::int
   return pairs;
 }
 
-/// Returns rows [begin, begin + count) of m as floats: the memory of m if it is suitable, otherwise a copy in `buffer`,
-/// which has room for count * padded(m.cols) floats. Vectors that straddle cache lines cost more than the copy.
+/// Returns rows [begin, begin + count) of m as floats. The result points into m if its memory is suitable, and
+/// otherwise to a copy in `buffer`, which must hold count * padded(m.cols) floats. Unaligned rows are copied, because
+/// vector loads that straddle cache lines cost more than the copy.
 HWY_INLINE FloatRows float_rows(const Matrix& m, std::int64_t begin, std::int64_t count, Readable readable,
                                 float* buffer) {
   const bool aligned = m.cols % 16 == 0 && m.row_stride % 16 == 0 && reinterpret_cast<std::uintptr_t>(m.data) % 64 == 0;
@@ -103,7 +105,7 @@ HWY_INLINE FloatRows float_rows(const Matrix& m, std::int64_t begin, std::int64_
   return {buffer, padded(m.cols)};
 }
 
-/// Prefetches rows [begin, begin + count) of m, for reading or writing soon.
+/// Prefetches rows [begin, begin + count) of m.
 template <bool kForWriting>
 HWY_INLINE void prefetch_rows(const Matrix& m, std::int64_t begin, std::int64_t count) {
   constexpr std::int64_t kLineBytes = 64;
@@ -116,14 +118,14 @@ HWY_INLINE void prefetch_rows(const Matrix& m, std::int64_t begin, std::int64_t 
   }
 }
 
-/// Returns a prefetch of up to `count` rows, in num_steps steps that overlap the arithmetic.
+/// Returns an object that prefetches up to `count` rows in num_steps steps, which overlap the arithmetic.
 HWY_INLINE PrefetchRows prefetch_in_steps(const Matrix& m, std::int64_t begin, std::int64_t count, int num_steps) {
   const std::int64_t bytes = dtype_bytes(m.dtype);
   return {static_cast<const char*>(m.data) + begin * m.row_stride * bytes,
           std::clamp<std::int64_t>(m.rows - begin, 0, count), m.cols * bytes, m.row_stride * bytes, num_steps};
 }
 
-/// Transposes four vectors of four lanes.
+/// Transposes a matrix of 4 x 4 floats.
 HWY_INLINE void transpose_4x4(const float* from, std::int64_t from_stride, float* to, std::int64_t to_stride) {
   const hn::Full128<float> quad;
   const hn::Repartition<double, decltype(quad)> pairs;
@@ -141,9 +143,9 @@ HWY_INLINE void transpose_4x4(const float* from, std::int64_t from_stride, float
   hn::StoreU(hn::BitCast(quad, hn::InterleaveUpper(pairs, high01, high23)), quad, to + 3 * to_stride);
 }
 
-/// Transposes rows [begin, begin + count) of m, count <= 64: dst[c * 64 + r] = factor * m(begin + r, c). Lanes from
-/// count to 63 are zero. Copies sixteen columns at a time through `staging` (64 x 16 floats). Without kScale the
-/// elements are moved as bits, so an f32 matrix may hold any 32-bit words.
+/// Transposes `count` <= 64 rows of m, starting with row `begin`: dst[c * 64 + r] = factor * m(begin + r, c). Lanes
+/// from `count` to 63 are zero. Copies sixteen columns at a time through `staging` (64 x 16 floats). If kScale is
+/// false, elements are moved as bits, so an f32 matrix may hold any 32-bit words.
 template <bool kScale>
 HWY_INLINE void pack_transposed(const Matrix& m, std::int64_t begin, std::int64_t count, float factor,
                                 float* HWY_RESTRICT dst) {
@@ -175,7 +177,7 @@ HWY_INLINE void pack_transposed(const Matrix& m, std::int64_t begin, std::int64_
   });
 }
 
-/// Stores one row of m = factor * src[0 : m.cols], rounded to the dtype of m. Returns false if the row contains NaN or
+/// Stores factor * src[0 : m.cols] as one row of m, rounded to the dtype of m. Returns false if the row contains NaN or
 /// infinity before rounding.
 HWY_INLINE bool store_row(const Matrix& m, std::int64_t row, const float* HWY_RESTRICT src, float factor) {
   const Vector scale = hn::Set(kFloats, factor);

@@ -1,5 +1,5 @@
-// A panel of query rows of the forward pass: the online softmax, and float64 totals of long sums. Included once per
-// SIMD target.
+// A panel of query rows of the forward pass, with the online softmax and the float64 totals of long sums. Included once
+// per SIMD target.
 #if defined(ATTEND_CPU_PANEL_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef ATTEND_CPU_PANEL_INL
 #undef ATTEND_CPU_PANEL_INL
@@ -22,24 +22,25 @@ struct Panel {
   std::int64_t num_rows;
   const float* q;   // (head_dim, 64): transposed, times ScoreRules::product_factor()
   float* o;         // (64, padded head_dim_v): sum of p v, relative to exp(row_max)
-  float* o_turned;  // (head_dim_v, 64): if non-null, holds o transposed until gather_rows()
+  float* o_turned;  // (head_dim_v, 64): o transposed, until gather_rows(); null if o is computed directly
   float* row_max;   // (64)
   float* row_sum;   // (64)
-  bool started;     // o contains a sum
+  bool started;     // true once o contains the sum of a tile
 
-  // Totals of earlier tiles, in float64; null if there are few keys.
+  // Totals of earlier tiles, in float64. The pointers are null if there are few keys.
   double* total_o;         // (64, padded head_dim_v), relative to exp(total_row_max)
   double* total_row_sum;   // (64)
   float* total_row_max;    // (64)
-  std::int64_t num_tiles;  // number of tiles in o and row_sum
+  std::int64_t num_tiles;  // number of tiles in o and row_sum that are not yet in the totals
 };
 
-/// Form of p. kToPairs stores as_pairs() of two neighbouring keys in the row of the first.
+/// Storage format of p. kToFloats stores floats. kToPairs stores as_pairs() of two neighbouring keys in the tile row of
+/// the first key.
 enum class Softmax { kToFloats, kToPairs };
 
-/// Lines 8 to 10 of the algorithm for kVectors vectors of lanes and keys [begin, end) of the tile. Updates the row
-/// maximum, turns scores into exponentials, and computes row sums and the factor that rescales earlier sums. For pairs,
-/// begin is even, and end is even or the end of the tile.
+/// Executes lines 8 to 10 of the algorithm for kVectors vectors of lanes and keys [begin, end) of the tile. Updates the
+/// row maximum, turns scores into exponentials, and computes row sums and the factor that rescales earlier sums. With
+/// kToPairs, `begin` is even, and `end` is even or the end of the tile.
 template <Softmax kForm, int kVectors>
 HWY_INLINE void softmax_lanes(const ScoreTile& tile, std::int64_t begin, std::int64_t end, int lane, const Panel& panel,
                               float log2_per_score, float* rescale) {
@@ -98,12 +99,14 @@ void online_softmax(const ScoreTile& tile, const Panel& panel, float log2_per_sc
   }
 }
 
-/// Does the same if a mask cuts through the tile. Each vector of lanes covers only the keys that P V reads for it.
+/// Executes the online softmax for a tile that a mask cuts. Each vector of lanes covers only the keys that the product
+/// P V reads for it.
 template <Softmax kForm>
 void online_softmax_masked(const ScoreTile& tile, const TileRanges& ranges, const Panel& panel, float log2_per_score,
                            float* rescale) {
-  // gemm() uses the widest key range of up to 6 neighbouring rows for all of them, even across two vectors.
-  // bf16_dot_gemm() rounds that range out to full pairs, or uses the range of 16 rows, which are a vector here.
+  // gemm() computes up to 6 neighbouring rows together and uses the widest key range among them, even if the rows are
+  // in two vectors. bf16_dot_gemm() rounds that range out to full pairs, or computes 16 rows together, which are one
+  // vector here.
   constexpr std::int64_t kNeighbours = 5;
   for (int lane = 0; lane < tile.lanes(); lane += kLanes) {
     const std::int64_t first = std::max<std::int64_t>(lane - kNeighbours, 0);
@@ -124,12 +127,12 @@ inline void gather_rows(std::int64_t o_cols, const Panel& panel) {
   }
 }
 
-/// Adds o and row_sum to the totals.
+/// Adds o and row_sum to the totals and resets them.
 inline void fold_panel(const ScoreRules& rules, std::int64_t o_cols, Panel& panel) {
   gather_rows(o_cols, panel);
   const double log2_per_score = rules.nats_per_score() * kLog2E;
   for (std::int64_t r = 0; r < panel.num_rows; ++r) {
-    if (panel.row_max[r] == -kInfinity) continue;  // no key seen
+    if (panel.row_max[r] == -kInfinity) continue;  // no key seen so far
     const double rise = static_cast<double>(panel.row_max[r]) - static_cast<double>(panel.total_row_max[r]);
     const double factor = std::exp2(-rise * log2_per_score);
     fold(panel.o + r * o_cols, o_cols, factor, panel.total_o + r * o_cols);
@@ -140,7 +143,7 @@ inline void fold_panel(const ScoreRules& rules, std::int64_t o_cols, Panel& pane
   panel.num_tiles = 0;
 }
 
-/// Copies the totals to o and row_sum.
+/// Adds o and row_sum to the totals, and copies the totals back to o and row_sum.
 inline void unfold_panel(const ScoreRules& rules, std::int64_t o_cols, Panel& panel) {
   fold_panel(rules, o_cols, panel);
   std::copy_n(panel.total_o, kPanel * o_cols, panel.o);

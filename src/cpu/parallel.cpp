@@ -19,12 +19,12 @@ namespace attend::cpu {
 namespace {
 
 std::atomic<bool> is_child = false;
-// Registered at load time, to detect a fork before the library's first call, because other users of OpenMP share its
-// threads.
+// The handler is registered at load time, so it also detects a fork before the library's first call. Such a fork
+// matters because other users of OpenMP in the process share its threads.
 [[maybe_unused]] const int fork_handler = pthread_atfork(nullptr, nullptr, [] { is_child = true; });
 
-/// Returns OMP_NUM_THREADS (its first number), or otherwise the number of processors in the affinity mask. Does not use
-/// omp_get_max_threads(), because any library in the process may have changed it.
+/// Returns the first number in OMP_NUM_THREADS. If the variable is unset, returns the number of processors in the
+/// affinity mask. Does not call omp_get_max_threads(), because any library in the process may have changed its value.
 int threads_of_environment() {
   const char* text = core::environment("OMP_NUM_THREADS");
   const long wanted = text == nullptr ? 0 : std::strtol(text, nullptr, 10);
@@ -36,7 +36,8 @@ std::atomic<int> told = 0;
 
 std::atomic<InterruptCheck> interrupt_check = nullptr;
 
-/// State of the loop whose task this thread runs: its flag, null outside a loop, and whether this thread made the call.
+/// State of the loop whose task this thread runs: the loop's end flag (null outside a loop), and whether this thread
+/// started the loop.
 thread_local std::atomic<bool>* loop_ended = nullptr;
 thread_local bool is_loop_caller = false;
 
@@ -94,7 +95,7 @@ void run_on_fresh_threads(std::int64_t num_tasks, int threads, const std::functi
   std::vector<std::jthread> helpers;
   try {
     for (int helper = 1; helper < threads; ++helper) helpers.emplace_back(work);
-  } catch (const std::system_error&) {  // no more threads available: the existing ones do the work
+  } catch (const std::system_error&) {  // The system has no more threads. The existing threads do the work.
   }
   work();
 }

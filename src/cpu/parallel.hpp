@@ -13,41 +13,40 @@
 
 namespace attend::cpu {
 
-/// Returns the number of threads that the next parallel_for of this thread may use, or 1 inside a parallel region.
-/// omp_set_num_threads() calls of other libraries do not change it.
+/// Returns the number of threads that the next parallel_for of this thread may use. Returns 1 inside a parallel region.
+/// Calls of omp_set_num_threads() by other libraries do not change the number.
 [[nodiscard]] int max_threads();
 
-/// Sets the number of threads for the process. 0 restores OMP_NUM_THREADS, or otherwise the processors that the process
-/// may run on.
+/// Sets the number of threads for the process. 0 restores the default: OMP_NUM_THREADS, or the number of processors
+/// that the process may use if that is unset.
 void set_max_threads(int threads);
 
-/// Returns true in a process forked from one that had loaded the library. The fork does not copy OpenMP's threads, so a
-/// parallel region that needs them may wait forever.
+/// Returns true in a child process that was forked after its parent had loaded the library. The fork does not copy
+/// OpenMP's threads, so a parallel region in the child may wait for them forever.
 [[nodiscard]] bool forked();
 
-/// Thrown by a call that the caller's interrupt check has ended. The outputs are then undefined; other state stays
-/// valid.
+/// Thrown if the interrupt check ends a call. The outputs are then undefined, but all other state stays valid.
 struct Interrupted {};
 
-/// Interrupt check. The thread that made a call runs it from time to time, between tasks and inside long ones; true
-/// ends the call. Null: no check.
+/// Interrupt check. The thread that made a call runs the check between tasks and inside long tasks. If the check
+/// returns true, the call ends. Null means no check.
 using InterruptCheck = bool (*)();
 void set_interrupt_check(InterruptCheck check);
 
-/// Runs the interrupt check if the last check was some time ago, and returns its result.
+/// Runs the interrupt check, unless the last check was a short time ago, and returns its result.
 [[nodiscard]] bool wants_to_end();
 
-/// For tasks that take longer than a user waits. Throws Interrupted if the call must end. The thread that made the call
-/// runs the interrupt check; the other threads of a parallel_for read its result.
+/// Throws Interrupted if the call must end. Tasks call it if they take longer than a user waits. The thread that made
+/// the call runs the interrupt check; the other threads of a parallel_for read its result.
 void end_if_interrupted();
 
 /// Calls end_if_interrupted() rarely enough that a loop does not slow down.
 class InterruptPoint {
  public:
-  /// Call after each step of the loop, with the number of scores that the step computed.
+  /// Must be called after each step of the loop, with the number of scores that the step computed.
   void after(std::int64_t scores) {
     constexpr std::int64_t kOften = 1 << 14;  // scores between two checks: about a millisecond
-    constexpr std::int64_t kStep = 16;        // cost of a step without scores
+    constexpr std::int64_t kStep = 16;        // cost of a step without scores, counted in scores
     done_ += std::max<std::int64_t>(scores, 0) + kStep;
     if (done_ < kOften) return;
     done_ = 0;
@@ -75,9 +74,9 @@ class LoopScope {
 void run_on_fresh_threads(std::int64_t num_tasks, int threads, const std::function<void(std::int64_t)>& task);
 
 /// Calls body(task) for every task in [0, num_tasks), on up to `most_threads` threads. The first free thread runs the
-/// next task. Tasks must not depend on each other. Throws the first exception of a task again on the calling thread. If
-/// the caller's interrupt check ends the call, tasks that have not begun are skipped, long tasks end at their next
-/// check, and the call throws Interrupted.
+/// next task. Tasks must not depend on each other. If a task throws, the calling thread rethrows the first exception.
+/// If the interrupt check ends the call, tasks that have not begun are skipped, long tasks end at their next check, and
+/// the call throws Interrupted.
 template <class Body>
 void parallel_for(std::int64_t num_tasks, int most_threads, Body body) {
   const int threads = static_cast<int>(std::min<std::int64_t>(num_tasks, most_threads));

@@ -20,8 +20,8 @@
 namespace attend::cpu {
 namespace reference {
 
-// The reference recomputes results with NaN or infinities, so its speed matters. Its two inner loops are also compiled
-// for wider vectors, and the best version for the processor is used.
+// The reference recomputes results with NaN or infinities for the `cpu` backend, so its speed matters. Its two inner
+// loops are also compiled for wider vectors. The dynamic loader chooses the best version for the processor.
 #if defined(__x86_64__) && defined(__GLIBC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__)
 #define ATTEND_WIDE_LOOPS __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
@@ -51,7 +51,8 @@ namespace {
 
 using namespace reference;
 
-/// Rows that are sums of scaled rows. NaN times anything is NaN, so a row with a NaN is only marked.
+/// Rows, each of which is a sum of scaled rows. NaN times any number is NaN, so a row that receives a NaN is only
+/// marked.
 class RowSums {
  public:
   RowSums(std::int64_t rows, std::int64_t cols) : cols_(cols), sums_(rows, cols), is_nan_(rows) {}
@@ -116,7 +117,7 @@ void reference_forward_rows(const Problem& p, const Sequence& s, std::int64_t he
     double row_max = -kInfinity;
     for (std::int64_t j = range.begin; j < range.end; ++j) {
       row[j] = scores.masked(i, j) ? -kInfinity : scores.at(i, j, dot(q.row(i), k.row(j), p.head_dim)).value;
-      if (!(row[j] <= row_max)) row_max = row[j];  // NaN counts as the maximum, so that it reaches the row
+      if (!(row[j] <= row_max)) row_max = row[j];  // a NaN becomes the maximum, so that it reaches the row
       if (std::isnan(row_max)) break;
     }
     double row_sum = 0;
@@ -129,7 +130,7 @@ void reference_forward_rows(const Problem& p, const Sequence& s, std::int64_t he
     }
     const bool saw_no_key = row_max == -kInfinity;
     const double lse_of_keys = saw_no_key ? -kInfinity : row_max + std::log(row_sum);
-    double lse = lse_of_keys, share = 1;  // share: weight of the keys in the row's sum
+    double lse = lse_of_keys, share = 1;  // `share` is the weight of the keys in the row's sum, which includes the sink
     if (p.sinks) {
       const core::MergedLse all = core::merge_lse(lse_of_keys, core::load(*p.sinks, s.index, head, 0, 0));
       lse = all.lse;

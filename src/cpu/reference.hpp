@@ -1,8 +1,8 @@
 // The float64 definition of attention, one head at a time.
 //
-// The `reference` backend loops over these functions. The `cpu` backend calls them for a head with masked entries and
-// NaN or inf among its inputs. A tile product would spread such inputs to rows that do not depend on them (0 * NaN =
-// NaN).
+// The `reference` backend loops over these functions. The `cpu` backend calls them for a head whose inputs contain NaN
+// or infinities. The tile products of `cpu` would spread such inputs to rows that do not depend on them, because 0 *
+// NaN = NaN.
 //
 // All functions check for an interrupt after some rows, and throw Interrupted (parallel.hpp).
 #pragma once
@@ -22,7 +22,8 @@ void reference_backward_group(const core::Problem& p, const core::Sequence& s, s
 /// Computes dbias for all sequences and heads, and writes the entire tensor.
 void reference_dbias(const core::Problem& p);
 
-/// Computes the gradient of one option of the problem, for all sequences and heads, and writes the entire tensor.
+/// Computes the gradient of one option of the problem (a tensor such as the sinks), for all sequences and heads, and
+/// writes the entire tensor.
 void reference_option_gradient(const core::Problem& p, const core::ScoreTensor& row);
 
 /// Computes the gradients of all options that the problem requests.

@@ -1,4 +1,4 @@
-// A problem's score function in float64, evaluated one score at a time.
+// Evaluates a problem's score function in float64, one score at a time.
 #pragma once
 
 #include <cstdint>
@@ -9,11 +9,11 @@
 
 namespace attend::cpu {
 
-/// Returns an element of a capture as the function sees it; subscripts must be within the tensor.
+/// Returns an element of a capture as the number that the function reads. Subscripts must be within the tensor.
 [[nodiscard]] double captured_element(const core::CustomScore& score, std::size_t capture,
                                       std::span<const std::int64_t> subscripts);
 
-/// The function for one query head of one sequence. For one thread.
+/// Evaluates the function for one query head of one sequence. Not thread-safe.
 class ReferenceFunction {
  public:
   /// The problem must have a function with a program.
@@ -21,12 +21,12 @@ class ReferenceFunction {
 
   struct Value {
     double score;
-    double slope;  // derivative by the score before the function
+    double slope;  // derivative with respect to the score before the function
   };
-  /// Returns the value for row i and key j.
+  /// Returns the function's score and its slope for row i and key j.
   [[nodiscard]] Value at(std::int64_t i, std::int64_t j, double score);
 
-  /// Evaluates nodes of the function's graph instead.
+  /// Constructs an object that evaluates the given nodes of the function's graph instead of its score.
   ReferenceFunction(const core::Problem& p, const core::Sequence& s, std::int64_t head, std::vector<expr::Id> nodes);
   [[nodiscard]] std::span<const double> nodes_at(std::int64_t i, std::int64_t j, double score);
 

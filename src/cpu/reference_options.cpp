@@ -1,4 +1,4 @@
-// Gradients of options by the reference: of a bias, and of sinks.
+// Computes the gradients of a bias and of sinks for the reference.
 #include <cmath>
 #include <optional>
 #include <vector>
@@ -63,7 +63,7 @@ class SinkGradient {
   [[nodiscard]] double of_row(std::int64_t i) {
     const double dlse = p_.dlse ? core::load(core::q_matrix(*p_.dlse, s_, head_), i, 0) : 0.0;
     const double lse = core::load(core::q_matrix(*p_.lse, s_, head_), i, 0);
-    // A row that sees no key has o = 0, whatever dout is, and lse = sink.
+    // If the row sees no key, o = 0 for any dout, and lse = sink.
     const bool may_be_alone = static_cast<float>(lse) == static_cast<float>(sink_);
     double delta = 0;
     for (std::int64_t c = 0; c < p_.head_dim_v; ++c) {
@@ -74,8 +74,8 @@ class SinkGradient {
     return exponential(sink_ - lse - sum.top - sum.log_sum) * (dlse - delta);
   }
 
-  /// Corrects the normalisation of p, as in the backward pass. Rows that need it are rare, and a sink rarely counts
-  /// next to such a large lse.
+  /// Returns the correction of the normalisation of p that the backward pass uses. Few rows need it. If lse is so
+  /// large, exp(sink - lse) is usually 0, and the sink then needs no correction.
   [[nodiscard]] LogOfSum log_of_sum(std::int64_t i, double lse) {
     if (!(std::abs(lse) >= kCoarseLse) || exponential(sink_ - lse) == 0) return {};
     if (!q_) {
@@ -94,7 +94,7 @@ class SinkGradient {
   std::optional<Rows> q_, k_;
 };
 
-/// Runs one task for each head of each sequence. The work is small compared with that of the other gradients.
+/// Runs one task for each head of each sequence. It takes little time compared with the other gradients.
 void reference_dsinks(const Problem& p) {
   constexpr std::int64_t kElementsWorthThreads = 1 << 18;
   std::vector<double> parts(static_cast<std::size_t>(p.num_sequences * p.num_heads_q));

@@ -1,4 +1,4 @@
-// Parts of the reference: rows in float64, the scores of a head, and the gradients of its scores.
+// Components of the reference: rows in float64, the scores of a head, and the gradients of its scores.
 #pragma once
 
 #include <algorithm>
@@ -28,7 +28,7 @@ class Rows {
  public:
   explicit Rows(const Matrix& m) : cols_(m.cols), values_(static_cast<std::size_t>(m.rows * m.cols)) {
     for (std::int64_t r = 0; r < m.rows; ++r) {
-      if (m.dtype == DType::kF32) {  // this loop the compiler vectorises
+      if (m.dtype == DType::kF32) {  // the compiler vectorises this loop
         const float* from = static_cast<const float*>(m.data) + r * m.row_stride;
         std::copy_n(from, m.cols, row(r));
       } else {
@@ -55,7 +55,7 @@ class Rows {
 /// Returns <a, b> of n elements.
 [[nodiscard]] double dot(const double* a, const double* b, std::int64_t n);
 
-/// Returns exp(x). The library function is slow for arguments that underflow and for NaN.
+/// Returns exp(x). Handles arguments that underflow and NaN separately, because std::exp is slow for them.
 inline double exponential(double x) {
   constexpr double kUnderflow = -750;
   return x < kUnderflow ? 0.0 : std::isnan(x) ? x : std::exp(x);
@@ -64,12 +64,12 @@ inline double exponential(double x) {
 /// An entry of the score matrix and its derivatives.
 struct Score {
   double value;            // s_ij
-  double slope;            // derivative of a transform with respect to scale <q_i, k_j>
+  double slope;            // derivative of a transform with respect to scale <q_i, k_j>; 1 without a transform
   double of_function = 1;  // derivative of the custom function with respect to its input
   double before_function = 0;
 };
 
-/// Contribution of an entry of the score matrix to gradients.
+/// What one entry of the score matrix contributes to gradients.
 struct ScoreGradient {
   double z;                // p_ij after dropout
   double ds;               // gradient of s_ij before the custom function
@@ -88,7 +88,7 @@ class Scores {
 
   [[nodiscard]] KeyRange keys(std::int64_t i) const { return window_.row(i); }
 
-  /// Returns true if the row does not see the key, whatever their product is.
+  /// Returns true if the row cannot see the key, independently of the product q.k.
   [[nodiscard]] bool masked(std::int64_t i, std::int64_t j) const {
     if (!tiles_.see_all() && !tiles_.sees(i, j)) return true;
     if (p_.bias && core::load(*p_.bias, s_.batch, head_, i, j) == -kInfinity) return true;
@@ -130,8 +130,8 @@ class Scores {
   std::unique_ptr<ReferenceFunction> function_;
 };
 
-/// Log of a sum, as top + log_sum. The parts stay separate because a large `top` would absorb log_sum. exp(x - log of
-/// the sum) is exponential(x - top - log_sum), for x near top.
+/// Logarithm of a sum, stored as top + log_sum. The two terms stay separate because adding them could lose log_sum to
+/// rounding if `top` is large. For x near top, exp(x - log of the sum) is exponential(x - top - log_sum).
 struct LogOfSum {
   double top = 0;
   double log_sum = 0;
@@ -154,15 +154,16 @@ class RowScores {
     return scores_.at(i_, j, has_nan_ ? kNaN : dot(q_.row(i_), k_.row(j), p_.head_dim));
   }
 
-  /// Returns log of sum_j exp(s_ij - lse_i) + exp(sink - lse_i), where sink is -inf if there is none. The result is 0
-  /// for an exact lse. A large score common to all keys makes lse too coarse to include the number of keys. Also
-  /// returns 0 if the rounding of lse cannot explain the sum, because lse then covers other keys too.
+  /// Returns log(sum_j exp(s_ij - lse_i) + exp(sink - lse_i)), where sink is -inf if there is none. The result is 0 for
+  /// an exact lse. If all keys have a large score in common, lse is too coarse to include the logarithm of the number
+  /// of keys. The function also returns 0 if the rounding of lse cannot explain the sum, because lse then covers other
+  /// keys too.
   [[nodiscard]] LogOfSum log_of_sum(double sink, double lse) const {
     if (p_.placement() != nullptr || !(std::abs(lse) >= kCoarseLse)) return {};
     const KeyRange range = keys();
     double top = sink - lse;
     for (std::int64_t j = range.begin; j < range.end; ++j) top = std::max(top, at(j).value - lse);
-    // relative to the largest term, because lse may be off by more than exp can represent
+    // The sum is relative to its largest term, because the error of lse may exceed the range of exp.
     double sum = exponential(sink - lse - top);
     for (std::int64_t j = range.begin; j < range.end; ++j) sum += exponential(at(j).value - lse - top);
     const double largest_rounding = p_.lse->dtype == DType::kF64 ? 0x1p-51 : kLargestLseError;
@@ -205,7 +206,7 @@ void for_each_score_gradient(const Problem& p, const Sequence& s, std::int64_t h
       const bool reads_v = factor != 0 && !std::isnan(p_ij);
       const double dp_ij = reads_v ? factor * dot(dout.row(i), v.row(j), p.head_dim_v) : 0.0;
       const double ds = p_ij * (dp_ij - delta);
-      // The derivative of the custom function may be infinite or NaN where ds is 0.
+      // If ds is 0, the derivative of the custom function may be infinite or NaN.
       const double ds_before = ds == 0 ? 0.0 : ds * score.of_function;
       // A dropped entry reads no value and adds nothing to dv, even if p_ij is NaN.
       visit(i, j, ScoreGradient{factor == 0 ? 0.0 : factor * p_ij, ds_before, score.slope, ds, score.before_function});

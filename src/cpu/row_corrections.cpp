@@ -1,13 +1,13 @@
-// Recomputes values of query rows for backward if rounding of o or lse makes them too coarse for the gradients.
+// Recomputes two values of query rows for the backward pass if the rounding of o or lse makes them too coarse:
 //
-// - delta. dS = P (dP - delta) with delta = <dout, o> = sum_j P_j dP_j. For a row that keeps a single key after
-//   dropout, dS is 0, because dP and delta cancel. If o is rounded to 16 bits, they cancel only to its last bit, and
-//   dropout's factor 1/(1-p) amplifies the remainder.
+// - delta. dS = P (dP - delta), where delta = <dout, o> = sum_j P_j dP_j. If dropout leaves a row only one key, dP and
+//   delta cancel, and dS is 0. If o is rounded to 16 bits, they cancel only up to its last bit, and dropout's factor
+//   1/(1-p) amplifies the remainder.
 //
-// - The sum of exp(s - lse), including a sink, which is 1 for an exact lse. With a bias of -1e9 on every key, lse is a
-//   multiple of 64 and loses all of log n. P and all gradients would be n times too large.
+// - The sum of exp(s - lse), including a sink. The sum is 1 for an exact lse. If every key has a bias of -1e9, lse is
+//   rounded to a multiple of 64, which loses all of log n for n keys. P and all gradients would be n times too large.
 //
-// Either correction repeats two of the five products of the backward pass.
+// Each correction repeats two of the five products of the backward pass.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/row_corrections.cpp"
 #include <hwy/foreach_target.h>  // compiles this file once per SIMD target
@@ -27,8 +27,8 @@ namespace attend::cpu::HWY_NAMESPACE {
 namespace {
 
 /// Returns the largest difference between <dout, o> and the sum over keys that the rounding of o alone can explain. If
-/// the difference is larger, o includes other keys, for example after merging parts from several devices. Then <dout,
-/// o> is the correct delta.
+/// the difference is larger, o includes other keys, for example after merging results of several devices. In that
+/// situation <dout, o> is the correct delta.
 double rounding_of_o(const Matrix& dout, const Matrix& o, std::int64_t row) {
   constexpr double kSlack = 1.1;  // allows for the rounding of the float32 sum
   const double roundoff = core::dtype_traits(o.dtype).unit_roundoff;
@@ -40,7 +40,7 @@ double rounding_of_o(const Matrix& dout, const Matrix& o, std::int64_t row) {
   return sum;
 }
 
-/// Adds the values of a score tile, summed over its keys, to `sums`.
+/// Adds each lane's sum over the keys of a score tile to `sums`.
 void add_keys(const float* values, const QueryTile& q, const KeyTile& k, double* sums) {
   for (std::int64_t lane = 0; lane < padded(q.num_rows); lane += kLanes) {
     Vector of_tile = hn::Zero(kFloats);
@@ -120,7 +120,7 @@ void exact_log2_sums(const core::Problem& p, const BackwardRowsTask& task, float
 }
 
 bool lse_is_coarse(const core::Problem& p, const core::Sequence& s, std::int64_t head, std::int64_t row) {
-  // Rounding of the products is as large as that of lse.
+  // Without these options, the rounding errors of the products are as large as that of lse.
   if (!p.bias && !p.alibi_slopes && p.custom_score == nullptr) return false;
   if (!is_coarse(static_cast<float>(core::load(core::q_matrix(*p.lse, s, head), row, 0)))) return false;
   if (p.dlse && core::load(core::q_matrix(*p.dlse, s, head), row, 0) != 0) return true;
@@ -128,7 +128,7 @@ bool lse_is_coarse(const core::Problem& p, const core::Sequence& s, std::int64_t
   for (std::int64_t c = 0; c < dout.cols; ++c) {
     if (core::load(dout, row, c) != 0) return true;
   }
-  return false;  // all that p is multiplied by is 0, as in a padded row
+  return false;  // All factors of p in the gradients are 0, as in a padded row.
 }
 
 }  // namespace attend::cpu

@@ -33,7 +33,7 @@ template <class F>
 void each_int(const RowVectors& v, F f) {
   for (int n = 0; n < v.count; n += static_cast<int>(hn::Lanes(kInts))) hn::StoreU(f(n), kInts, v.out_i + n);
 }
-/// Evaluates one element after another.
+/// Evaluates one element at a time.
 template <class F>
 void each_int_alone(const RowVectors& v, F f) {
   for (int n = 0; n < v.count; ++n) v.out_i[n] = f(n);
@@ -43,8 +43,9 @@ void one_by_one(const RowVectors& v, F f) {
   for (int n = 0; n < v.count; ++n) v.out_f[n] = f(n);
 }
 
-/// Evaluates lanes within [low, high] by `vector`, and others (NaN, infinities, large numbers) by `scalar`. For the
-/// latter, `vector` receives `inside`. A value therefore does not depend on its neighbours.
+/// Evaluates lanes within [low, high] with `vector` and all other lanes (NaN, infinities, large numbers) with `scalar`.
+/// In the other lanes, `vector` receives the value `inside`. The result of a lane therefore does not depend on its
+/// neighbours.
 template <class V, class S>
 void in_range(const RowVectors& v, float low, float high, float inside, V vector, S scalar) {
   const Floats least = hn::Set(kFloats, low), most = hn::Set(kFloats, high);
@@ -66,7 +67,7 @@ void in_range(const RowVectors& v, float low, float high, float inside, V vector
   }
 }
 
-/// Accurate to 4 units in the last place (score_function.hpp).
+/// Computes functions such as exp and tanh with an error of at most 4 units in the last place (score_function.hpp).
 void approximated(Op op, const RowVectors& v) {
   constexpr float kLargest = 3e38F, kSmallest = 1e-37F;
   const Floats one = hn::Set(kFloats, 1.0F);
@@ -145,7 +146,7 @@ void of_one_float(Op op, const RowVectors& v) {
 void of_floats(Op op, const RowVectors& v) {
   const auto a = [&](int n) { return hn::LoadU(kFloats, v.f[0] + n); };
   const auto b = [&](int n) { return hn::LoadU(kFloats, v.f[1] + n); };
-  // NaN if either operand is NaN
+  // The result is NaN if either operand is NaN.
   const auto chosen = [&](int n, auto takes_b) {
     const Floats x = a(n), y = b(n);
     return hn::IfThenElse(hn::Or(hn::IsNaN(x), hn::IsNaN(y)), hn::Add(x, y), hn::IfThenElse(takes_b(x, y), y, x));
@@ -180,7 +181,7 @@ void of_ints(const Instruction& made, const RowVectors& v) {
   switch (made.op) {
     case Op::kNegate:
       return each_int(v, [&](int n) { return hn::Sub(hn::Zero(kInts), a(n)); });
-    case Op::kAbs:  // wraps, like negation
+    case Op::kAbs:  // The absolute value of the least integer wraps, as its negation does.
       return each_int(v, [&](int n) { return hn::Max(a(n), hn::Sub(hn::Zero(kInts), a(n))); });
     case Op::kAdd:
       return each_int(v, [&](int n) { return hn::Add(a(n), b(n)); });

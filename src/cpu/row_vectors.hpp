@@ -1,4 +1,4 @@
-// One operation of a custom function on vectors of float32 and int32, by SIMD.
+// Executes one operation of a custom function on vectors of float32 and int32, with SIMD instructions.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace attend::cpu {
 
-/// Operands and results of one instruction. Buffers have full vectors, with arbitrary values beyond `count`.
+/// Operands and results of one instruction. Buffers are padded to full vectors. Values beyond `count` are arbitrary.
 struct RowVectors {
   const float* f[expr::kMostSubscripts];
   const std::int32_t* i[expr::kMostSubscripts];
@@ -16,7 +16,7 @@ struct RowVectors {
   int count;
 };
 
-/// Executes an instruction other than a variable or a load.
+/// Executes one instruction, whose operation must not be kVariable or kLoad.
 void compute(const expr::Instruction& made, const RowVectors& vectors);
 
 }  // namespace attend::cpu

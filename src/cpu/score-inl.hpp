@@ -1,5 +1,5 @@
-// Turns products q.k into scores on one transposed score tile: transforms, bias, ALiBi, a custom function, masks,
-// windows and dropout. Included once per SIMD target.
+// Turns the products q.k of one transposed score tile into scores. Applies transforms, bias, ALiBi, a custom function,
+// masks, windows and dropout. Included once per SIMD target.
 #if defined(ATTEND_CPU_SCORE_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef ATTEND_CPU_SCORE_INL
 #undef ATTEND_CPU_SCORE_INL
@@ -29,13 +29,14 @@ HWY_INLINE Vector exp_above(Vector score, Vector base, Vector log2_per_score) {
   return exp2(hn::Mul(hn::Sub(score, base), log2_per_score));
 }
 
-/// Splits the factor `scale` of a product: scale = product_factor * nats_per_product. product_factor is applied to q.
-/// It is a power of two, so q is not rounded; it is 0 if the scale is 0.
+/// Splits the factor `scale` of a product into product_factor * nats_per_product. The code multiplies q by
+/// product_factor, which is a power of two, so q is not rounded. product_factor is 0 if the scale is 0.
 struct ScaleParts {
   float product_factor;
   float nats_per_product;  // > 0
 
-  /// For products of bf16 pairs, which use the elements unchanged: product_factor is only the sign.
+  /// Returns the split for products of bf16 pairs. Those products read the elements of q unchanged, so product_factor
+  /// is only the sign.
   [[nodiscard]] static ScaleParts of_pairs(double scale) {
     const auto magnitude = static_cast<float>(std::abs(scale));
     if (magnitude == 0) return {0.0F, 1.0F};
@@ -57,18 +58,20 @@ struct ScoreTile {
   std::int64_t key_begin;  // position in the sequence
   std::int64_t num_keys;
   std::int64_t row_begin;  // position in the sequence
-  std::int64_t num_rows;   // <= 64; lanes beyond it are undefined
+  std::int64_t num_rows;   // at most 64; lanes beyond num_rows are undefined
 
   [[nodiscard]] HWY_INLINE float* key(std::int64_t k) const { return s + k * stride; }
 
-  /// Returns the number of lanes to compute, rounded up to full vectors of every target.
+  /// Returns the number of lanes to compute: num_rows rounded up to a multiple of 16, which is a full vector on every
+  /// target.
   [[nodiscard]] HWY_INLINE int lanes() const { return static_cast<int>(padded(num_rows)); }
 };
 
-/// Visible part of a tile, for gemm(): the range of lanes for each key, and the range of keys for each lane.
+/// Visible part of a tile, in the format of gemm(): the range of lanes for each key, and the range of keys for each
+/// lane.
 struct TileRanges {
-  std::int32_t lane_begin[kBlockN], lane_end[kBlockN];      // exact
-  std::int32_t column_begin[kBlockN], column_end[kBlockN];  // lane_begin and lane_end, widened to multiples of 16
+  std::int32_t lane_begin[kBlockN], lane_end[kBlockN];      // exact ranges
+  std::int32_t column_begin[kBlockN], column_end[kBlockN];  // the ranges above, widened to multiples of 16
   std::int32_t key_begin[kPanel], key_end[kPanel];
 
   [[nodiscard]] RowRanges columns() const { return {column_begin, column_end}; }
@@ -82,15 +85,15 @@ struct TileRanges {
                   key_end);
     for (std::int64_t k = 0; k < tile.num_keys; ++k) {
       column_begin[k] = lane_begin[k] & ~15;
-      // An invisible key takes the end of the key before it, because a block of keys uses the end of its last key.
+      // An invisible key copies the end of the preceding key, because a block of keys uses the end of its last key.
       const std::int32_t earlier = k > 0 ? column_end[k - 1] : 0;
       column_end[k] = lane_begin[k] == lane_end[k] ? std::max(column_begin[k], earlier) : (lane_end[k] + 15) & ~15;
     }
   }
 
  private:
-  /// Fills ranges of consecutive indices, each shifted by 1 from the one before. All are relative to `origin` and
-  /// clipped to [0, limit).
+  /// Fills arrays of ranges. Each range is the preceding one shifted by 1. All are relative to `origin` and clipped to
+  /// [0, limit).
   static void fill_diagonal(KeyRange first, std::int64_t origin, std::int64_t count, std::int64_t limit,
                             std::int32_t* begin, std::int32_t* end) {
     const std::int32_t first_begin = clamped_to_tile(first.begin - origin);
@@ -103,16 +106,18 @@ struct TileRanges {
   }
 };
 
-/// Additional outputs for backward, in the layout of the tile; null: not computed.
+/// Additional outputs for the backward pass, in the layout of the tile. A null pointer means that the output is not
+/// computed.
 struct ScoreSlopes {
-  float* of_transform = nullptr;     // d score / d product in units of scale, by a transform
-  float* of_function = nullptr;      // d score / d input of the custom function
+  // Derivative of the transformed score with respect to the product in units of scale.
+  float* of_transform = nullptr;
+  float* of_function = nullptr;      // derivative of the custom function with respect to its input
   float* before_function = nullptr;  // input of the custom function
 };
 
 /// Turns products into scores, for one query head of one sequence. Without a transform, ALiBi, bias and a custom
 /// function, a score is the unchanged product in units of nats_per_score(). With any of these options, scores are in
-/// nats. For one thread.
+/// nats. Not thread-safe.
 class ScoreRules {
  public:
   ScoreRules(const core::Problem& p, const core::Sequence& s, std::int64_t head)
@@ -151,7 +156,7 @@ class ScoreRules {
            window_.row(tile.row_begin + tile.num_rows - 1).begin <= tile.key_begin;
   }
 
-  /// Turns products into scores in place, except for causal and window masks.
+  /// Turns products into scores in place. Does not apply causal and window masks; hide() does.
   void finish(const ScoreTile& tile, const ScoreSlopes& slopes) const {
     float nats = scale_.nats_per_product;  // unit of the tile's values
     if (p_.transforms_scores()) apply_transform(tile, slopes.of_transform, std::exchange(nats, 1.0F));
@@ -162,11 +167,11 @@ class ScoreRules {
     if (!tiles_.see_all()) apply_block_mask(tile);
   }
 
-  /// Returns whether a row with the maximum row_max has overflowed: row_max is -inf or the lowest float, although some
-  /// key is neither masked nor below its bias.
+  /// Returns whether the scores of a row have overflowed. This is true if row_max, the row's maximum, is -inf or the
+  /// lowest float, although some key is neither masked nor hidden by its bias.
   [[nodiscard]] bool has_overflowed(std::int64_t row, float row_max) const;
 
-  /// Sets scores outside the ranges to -inf.
+  /// Sets the scores of keys outside a row's range to -inf.
   static void hide(const ScoreTile& tile, const TileRanges& ranges) {
     const Vector minus_infinity = hn::Set(kFloats, -kInfinity);
     const Vector first_lanes = hn::ConvertTo(kFloats, hn::Iota(kInts, 0));
@@ -190,7 +195,7 @@ class ScoreRules {
  private:
   [[nodiscard]] bool keeps_any(std::int64_t row, float row_max, KeyRange seen) const;
 
-  /// Returns true if products are scores, apart from their unit.
+  /// Returns true if a score is its product times a constant.
   [[nodiscard]] bool products_are_scores() const {
     return !p_.transforms_scores() && !p_.alibi_slopes && !p_.bias && !function_;
   }
@@ -207,8 +212,8 @@ class ScoreRules {
         {tile.s, tile.stride, tile.key_begin, tile.num_keys, tile.row_begin, tile.num_rows, slopes.of_function}, nats);
   }
 
-  /// Computes cap tanh(s / cap). If s / cap is so small that the result equals s, keeps s itself: dividing by a large
-  /// cap would lose it.
+  /// Computes cap tanh(s / cap). If s / cap is so small that the result equals s, keeps s itself, because s / cap may
+  /// underflow if cap is large.
   void apply_transform(const ScoreTile& tile, float* derivative, float nats) const {
     const Vector cap = hn::Set(kFloats, static_cast<float>(p_.transform_cap));
     const Vector one = hn::Set(kFloats, 1.0F);
@@ -254,8 +259,8 @@ class ScoreRules {
       for (int lane = 0; lane < tile.lanes(); lane += kLanes) {
         float* at = tile.key(k) + lane;
         const Vector added = hn::Load(kFloats, bias + k * kPanel + lane);
-        // A bias of -inf hides a key, even if the product is NaN. A finite bias never hides a key, however low the
-        // score. If the sum is NaN, Max returns it, because it is the second operand.
+        // If a bias is -inf, it hides its key, even if the product is NaN. A finite bias never hides a key, however low
+        // the score is. If the sum is NaN, Max returns NaN, because the sum is its second operand.
         const Vector sum = hn::Max(lowest, hn::MulAdd(hn::Load(kFloats, at), factor, added));
         hn::Store(hn::IfThenElse(hn::Lt(added, lowest), added, sum), kFloats, at);
       }
@@ -272,7 +277,7 @@ class ScoreRules {
     }
   }
 
-  /// The tile's rows lie within one tile of the mask.
+  /// Applies the block mask. The tile's rows lie within one tile of the mask.
   void apply_block_mask(const ScoreTile& tile) const {
     const Vector minus_infinity = hn::Set(kFloats, -kInfinity);
     for (std::int64_t first = 0; first < tile.num_keys; first += core::kMaskTile) {
@@ -304,7 +309,7 @@ class ScoreRules {
   std::unique_ptr<FunctionRows> function_;
 };
 
-/// High and low halves of the 64-bit product of each lane with a constant.
+/// The high and the low 32 bits of the 64-bit product of each lane with a constant.
 struct WideProduct {
   hn::Vec<UintTag> high, low;
 };
@@ -326,12 +331,12 @@ inline void ScoreRules::drop(const ScoreTile& tile, float* values) const {
   const auto from_first_lane = hn::Mul(hn::Iota(kUints, 0), hn::Set(kUints, row_step));
   const auto key_position = [&](std::int64_t k) { return p_.key_position(tile.key_begin + k); };
   std::int64_t quad_end = 0;
-  // one iteration for each group of four keys that share a Philox call
+  // Each iteration handles up to four keys that share a Philox call.
   for (std::int64_t k = 0; k < tile.num_keys; k = quad_end) {
     const std::int64_t quad = key_position(k) / 4;
     while (quad_end < tile.num_keys && key_position(quad_end) / 4 == quad) ++quad_end;
     for (int lane = 0; lane < tile.lanes(); lane += kLanes) {
-      // The function philox_4x32_10 of kernels/attention/philox.cuh, with one row per lane.
+      // The loop computes philox_4x32_10 of kernels/attention/philox.cuh, with one row per lane.
       const auto first_row = static_cast<std::uint32_t>(p_.row_position(tile.row_begin + lane));
       auto w0 = hn::Set(kUints, static_cast<std::uint32_t>(quad));
       auto w1 = hn::Add(from_first_lane, hn::Set(kUints, first_row));

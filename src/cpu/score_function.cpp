@@ -14,9 +14,9 @@ using expr::Op;
 using expr::Operand;
 using expr::Type;
 
-constexpr std::size_t kLanes = 16;  // lanes of the widest vector; buffers are full vectors
+constexpr std::size_t kLanes = 16;  // lanes of the widest vector; a buffer's size is a multiple of it
 
-/// Checks extents and ranks, which keep loads within tensors.
+/// Throws if a capture's rank or extents do not match the program, because loads must stay within tensors.
 void require_captures(const expr::RowProgram& program, std::span<const CapturedView> captures) {
   for (const auto* instructions : {&program.of_rows, &program.of_keys}) {
     for (const Instruction& made : *instructions) {
@@ -82,14 +82,14 @@ double RowFunction::scalar(const Instruction& made, const FunctionRow& row) cons
     with_elements(view, [&](const auto& elements) {
       if (made.result.type == Type::kFloat) {
         x = elements.as_float(at);
-      } else {  // separate branch, because a float in the same expression would convert and round the integer
+      } else {  // separate branch, because a conditional expression would convert an integer to float
         x = made.result.type == Type::kInt ? elements.as_int(at) : elements.as_bool(at);
       }
     });
     return x;
   }
   if (made.op == Op::kFloorDivide && made.operand_type == Type::kFloat) {
-    return std::floor(static_cast<float>(arg(0) / arg(1)));  // floor of the rounded quotient, as in vectors
+    return std::floor(static_cast<float>(arg(0) / arg(1)));  // the floor of the rounded quotient, as in the vector code
   }
   const double x = expr::apply(made.op, made.operand_type, arg(0), arg(1), arg(2));
   return made.result.type == Type::kFloat ? static_cast<float>(x) : x;
@@ -123,7 +123,7 @@ RowVectors RowFunction::vectors(const Instruction& made) {
 
 void RowFunction::load(const Instruction& made, const RowVectors& v) {
   const CapturedView& view = captures_[static_cast<std::size_t>(made.which)];
-  std::int64_t of_row = 0;  // offset of the subscripts that all keys share
+  std::int64_t of_row = 0;  // offset from the subscripts that are the same for all keys
   for (std::int32_t d = 0; d < view.rank; ++d) {
     const Operand& subscript = made.args[static_cast<std::size_t>(d)];
     if (subscript.is_vector) continue;

@@ -1,4 +1,5 @@
-// Custom score and mask functions in the `cpu` backend. Evaluates one row of scores at a time, in float32.
+// Evaluates custom score and mask functions in the `cpu` backend, in float32, for one query row and a range of keys at
+// a time.
 #pragma once
 
 #include <cstdint>
@@ -11,28 +12,29 @@
 
 namespace attend::cpu {
 
-/// A row of scores, for keys [first_key, first_key + count).
+/// Position of a row of scores: its batch, head and query row, the lengths of its sequence, and the first of its keys.
 struct FunctionRow {
   std::int32_t batch = 0, head = 0, row = 0, rows_length = 0, keys_length = 0;
   std::int32_t first_key = 0;
 };
 
-/// Runs a program. The object owns the program's buffers, so each thread needs a separate one.
+/// Runs the program of a function. The object owns the program's buffers, so each thread needs its own object.
 class RowFunction {
  public:
-  /// program and captures must outlive the object. most_keys: maximum keys of a run. Each capture has as many extents
-  /// as the program's loads have subscripts, all at least 1.
+  /// `program` and `captures` must outlive the object. A run has at most `most_keys` keys. The rank of each capture
+  /// must equal the number of subscripts of the program's loads from it, and all extents must be at least 1.
   RowFunction(const expr::RowProgram& program, std::span<const CapturedView> captures, int most_keys);
 
-  /// Computes the program's results for `count` keys. scores: `count` values, or null if the program does not use the
-  /// score. Arithmetic is float32 with each operation rounded. Other functions (exp, log, sin, tanh, erf, pow, rsqrt,
-  /// ...) are accurate to 4 units in the last place. A value depends only on its key. Values that are the same for all
-  /// keys are computed in float64 and rounded once, so the last bits of rsqrt() and similar functions may differ there.
+  /// Computes the program's results for `count` keys. `scores` holds `count` values, or is null if the program does not
+  /// use the score. Arithmetic is float32, and each operation is rounded. Other functions (exp, log, sin, tanh, erf,
+  /// pow, rsqrt, ...) are accurate to 4 units in the last place. A value depends only on its key. A value that is the
+  /// same for all keys is computed in float64 and rounded once, so the last bits of rsqrt() and similar functions may
+  /// differ for it.
   void run(const FunctionRow& row, const float* scores, int count);
 
-  /// Returns `count` values of result n of the last run, a float.
+  /// Returns the `count` values of result n of the last run. Result n must be a float.
   [[nodiscard]] const float* floats(std::size_t n);
-  /// Returns the values of result n, an integer, or a bool as 0 or 1.
+  /// Returns the values of result n, which must be an integer or a bool (0 or 1).
   [[nodiscard]] const std::int32_t* ints(std::size_t n);
 
  private:
@@ -44,12 +46,13 @@ class RowFunction {
 
   const expr::RowProgram& program_;
   std::span<const CapturedView> captures_;
-  std::size_t padded_;  // elements of a buffer
+  std::size_t padded_;  // number of elements in a buffer
   int count_ = 0;
-  std::vector<double> scalars_;  // each is a float32, an integer or a bool
+  std::vector<double> scalars_;  // each value is a float32, an integer or a bool
   std::vector<float> floats_;
   std::vector<std::int32_t> ints_;
-  std::vector<float> float_operands_;  // scalars as vectors: operands of one instruction, then results
+  // Scalars that are copied to vectors. First come the operands of one instruction, then the results.
+  std::vector<float> float_operands_;
   std::vector<std::int32_t> int_operands_;
   std::vector<std::int64_t> offsets_;  // offsets of elements of a capture
 };

@@ -1,5 +1,5 @@
-// Distinguishes an overflowed row of scores from a row that sees no key. Part of ScoreRules. Included once per SIMD
-// target.
+// Implements ScoreRules::has_overflowed, which distinguishes an overflowed row of scores from a row that sees no key.
+// Included once per SIMD target.
 #if defined(ATTEND_CPU_SCORE_OVERFLOW_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef ATTEND_CPU_SCORE_OVERFLOW_INL
 #undef ATTEND_CPU_SCORE_OVERFLOW_INL
@@ -17,7 +17,7 @@ namespace attend::cpu::HWY_NAMESPACE {
 
 inline bool ScoreRules::has_overflowed(std::int64_t row, float row_max) const {
   constexpr float kLowest = std::numeric_limits<float>::lowest();
-  if (function_) return false;  // a score of -inf from a function hides the key
+  if (function_) return false;  // with a function, a score of -inf means that the function hides the key
   if (!(row_max <= kLowest) || (row_max == kLowest && !p_.bias)) return false;
   const KeyRange seen = window_.row(row);
   if (tiles_.see_all()) return keeps_any(row, row_max, seen);
@@ -39,14 +39,15 @@ inline bool ScoreRules::has_overflowed(std::int64_t row, float row_max) const {
   return false;
 }
 
-/// Returns whether one of these keys is neither masked nor below its bias.
+/// Returns whether one of the keys in `seen` is neither masked nor hidden by its bias.
 inline bool ScoreRules::keeps_any(std::int64_t row, float row_max, KeyRange seen) const {
   constexpr float kLowest = std::numeric_limits<float>::lowest();
   if (!p_.mask && !p_.bias) return seen.begin < seen.end;
   const auto* keep =
       p_.mask ? static_cast<const std::uint8_t*>(core::element(*p_.mask, s_.batch, head_, row)) : nullptr;
   if (!p_.bias) return std::any_of(keep + seen.begin, keep + seen.end, [](std::uint8_t x) { return x != 0; });
-  // If a row's maximum is the lowest float, a bias near the lowest float explains it.
+  // If a row's maximum is the lowest float, a bias near the lowest float explains it. Only keys with a higher bias then
+  // indicate an overflow.
   const Vector least_bias = hn::Set(kFloats, row_max == kLowest ? kLowest / 2 : kLowest);
   return with_type(core::element(*p_.bias, s_.batch, head_, row), p_.bias->dtype, [&](const auto* bias) HWY_ATTR {
     for (std::int64_t j = seen.begin; j < seen.end; j += kLanes) {

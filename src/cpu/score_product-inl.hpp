@@ -1,5 +1,5 @@
-// The products of rows with rows, S^T = K Q^T and dP^T = V dO^T: in float, or directly from bfloat16 if the processor
-// does that faster. Included once per SIMD target.
+// Computes the products S^T = K Q^T and dP^T = V dO^T. It multiplies floats, or bfloat16 elements directly if the
+// processor does that faster. Included once per SIMD target.
 #if defined(ATTEND_CPU_SCORE_PRODUCT_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef ATTEND_CPU_SCORE_PRODUCT_INL
 #undef ATTEND_CPU_SCORE_PRODUCT_INL
@@ -14,7 +14,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace attend::cpu::HWY_NAMESPACE {
 
-/// Computes factor * <key row, query row> for one query head: (k, q) or (v, dout).
+/// Computes factor * <key row, query row> for one query head. The two tensors are (k, q) or (v, dout).
 class ScoreProduct {
  public:
   ScoreProduct(const core::Problem& p, const core::Sequence& s, const Tensor& keys, const Tensor& rows,
@@ -24,7 +24,7 @@ class ScoreProduct {
         factor_(factor),
         in_pairs_(reads_pairs_directly(keys, rows)) {}
 
-  /// Transposes query rows [begin, begin + count), count <= 64, to `packed`, cols * 64 floats.
+  /// Transposes `count` <= 64 query rows, starting with `begin`, to `packed`, which holds cols * 64 floats.
   void pack(std::int64_t begin, std::int64_t count, float* packed) const {
     if (in_pairs_) {
       HWY_ALIGN std::uint16_t copy[kPanel * core::kMaxHeadDim];
@@ -34,8 +34,8 @@ class ScoreProduct {
     }
   }
 
-  /// Writes the products of the tile's keys and the packed rows to c[key * stride + lane]. `keys`: those keys as
-  /// floats.
+  /// Writes the products of the tile's keys and the packed rows to c[key * stride + lane]. `keys` holds the tile's keys
+  /// as floats.
   void multiply(const ScoreTile& tile, FloatRows keys, const float* packed, float* c, RowRanges columns,
                 PrefetchRows* prefetch) const {
     if (in_pairs_) {
@@ -65,8 +65,8 @@ class ScoreProduct {
   }
 
  private:
-  /// Copies query rows [begin, begin + count) to `copy`. In the result, each pair of elements is one opaque 32-bit
-  /// column. The copy is necessary because words may be unaligned in place.
+  /// Copies query rows [begin, begin + count) to `copy`. In the returned matrix, each pair of bf16 elements is one
+  /// opaque 32-bit column. The rows must be copied because pairs may be unaligned in the tensor.
   [[nodiscard]] Matrix as_pairs(std::int64_t begin, std::int64_t count, std::uint16_t* copy) const {
     const auto* from = static_cast<const std::uint16_t*>(rows_.data);
     for (std::int64_t r = 0; r < count; ++r) {

@@ -1,4 +1,4 @@
-// Aligned float scratch memory of a thread, kept between calls so that small problems do not pay for fresh pages.
+// Aligned float scratch memory of a thread. It is kept between calls, because new pages would slow down small problems.
 #pragma once
 
 #include <hwy/aligned_allocator.h>
@@ -15,7 +15,8 @@ namespace attend::cpu {
 /// arrays.
 class Scratch {
  public:
-  /// Makes room for `floats`. Arrays from earlier take() calls become invalid. Contents are unspecified.
+  /// Makes room for `floats` floats. Arrays from earlier take() calls become invalid. The contents of new arrays are
+  /// unspecified.
   void reserve(std::int64_t floats) {
     taken_ = 0;
     if (floats > capacity_) {
@@ -23,7 +24,7 @@ class Scratch {
       if (!block_) throw_out_of_memory(floats);
       capacity_ = floats;
     }
-#ifdef __SANITIZE_ADDRESS__  // detects reads of uninitialised memory in this build
+#ifdef __SANITIZE_ADDRESS__  // NaN makes reads of uninitialised memory visible in this build
     std::fill_n(block_.get(), floats, std::numeric_limits<float>::quiet_NaN());
 #endif
   }
@@ -41,7 +42,7 @@ class Scratch {
     capacity_ = 0;
   }
 
-  /// Returns the floats that take(floats) uses.
+  /// Returns the number of floats that take(floats) uses, including alignment.
   [[nodiscard]] static constexpr std::int64_t size_of(std::int64_t floats) {
     return round_up(floats, kAlignFloats);
   }

@@ -1,5 +1,5 @@
-// Vector operations of the `cpu` backend: float vectors, exp2, and loads and stores of every dtype as float. Included
-// once per SIMD target.
+// Vector operations of the `cpu` backend: exp2, and loads and stores that convert every dtype to and from float
+// vectors. Included once per SIMD target.
 #if defined(ATTEND_CPU_SIMD_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef ATTEND_CPU_SIMD_INL
 #undef ATTEND_CPU_SIMD_INL
@@ -56,7 +56,8 @@ HWY_INLINE Vector exp2_fraction(Vector f) {
 /// Returns 2^t for t up to 127, with a relative error below 2e-7. Returns 0 below -126, because arithmetic on subnormal
 /// numbers is many times slower. Returns NaN for NaN. Uses t = n + f with an integer n and a fraction f.
 HWY_INLINE Vector exp2(Vector t) {
-#if HWY_TARGET <= HWY_AVX3  // one instruction gives t - floor(t), one scales by 2^floor(t); both handle -inf and NaN
+// On these targets one instruction computes t - floor(t), and one multiplies by 2^floor(t). Both handle -inf and NaN.
+#if HWY_TARGET <= HWY_AVX3
   constexpr int kFloor = _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC;
   const __mmask16 is_normal = _mm512_cmp_ps_mask(t.raw, _mm512_set1_ps(-126.0F), _CMP_NLT_UQ);  // true for NaN too
   const Vector power = exp2_fraction(Vector{_mm512_reduce_ps(t.raw, kFloor)});
@@ -82,7 +83,8 @@ HWY_INLINE Vector load_float(const core::BFloat16* at) {
 }
 
 HWY_INLINE Vector load_float(const core::Half* at) {
-#if HWY_TARGET <= HWY_AVX2  // the hardware conversion; Highway's emulation turns infinities and NaN into numbers
+// Uses the hardware's conversion, because Highway's emulation turns infinities and NaN into finite numbers.
+#if HWY_TARGET <= HWY_AVX2
   const hn::Rebind<hwy::float16_t, FloatTag> halves;
   return hn::PromoteTo(kFloats, hn::LoadU(halves, reinterpret_cast<const hwy::float16_t*>(at)));
 #else
@@ -90,8 +92,8 @@ HWY_INLINE Vector load_float(const core::Half* at) {
   const auto bits = hn::PromoteTo(kUints, hn::LoadU(halves, reinterpret_cast<const std::uint16_t*>(at)));
   const auto sign = hn::ShiftLeft<16>(hn::And(bits, hn::Set(kUints, 0x8000)));
   const auto magnitude = hn::And(bits, hn::Set(kUints, 0x7fff));
-  // Reads the bits as a float and multiplies by 2^112, because a float's exponent has a bias larger by 112. Exact for
-  // subnormals too.
+  // Reads the bits as a float and multiplies by 2^112, because the exponent bias of a float is larger by 112 than that
+  // of a half. The result is exact for subnormals too.
   const Vector scaled = hn::Mul(hn::BitCast(kFloats, hn::ShiftLeft<13>(magnitude)), hn::Set(kFloats, 0x1p112F));
   const auto not_finite = hn::Gt(magnitude, hn::Set(kUints, 0x7bff));
   const auto exponent = hn::IfThenElseZero(not_finite, hn::Set(kUints, 0x7f800000));
@@ -109,7 +111,7 @@ HWY_INLINE float to_scalar(core::Half x) {
   return core::to_float(x);
 }
 
-/// Stores vectors and their tails to a row of any dtype, with rounding.
+/// Converts a vector to the type of the row, rounds it, and stores it. store_scalar() does the same for one number.
 HWY_INLINE void store_rounded(Vector x, float* at) {
   hn::StoreU(x, kFloats, at);
 }
@@ -126,7 +128,7 @@ HWY_INLINE void store_rounded(Vector x, core::BFloat16* at) {
 }
 
 HWY_INLINE void store_rounded(Vector x, core::Half* at) {
-#if HWY_TARGET <= HWY_AVX2  // the hardware conversion rounds to nearest even; Highway's emulation may not
+#if HWY_TARGET <= HWY_AVX2  // uses the hardware's conversion, which rounds to nearest even; Highway's emulation may not
   const hn::Rebind<hwy::float16_t, FloatTag> halves;
   hn::StoreU(hn::DemoteTo(halves, x), halves, reinterpret_cast<hwy::float16_t*>(at));
 #else
@@ -146,7 +148,7 @@ HWY_INLINE void store_scalar(float x, core::Half* at) {
   *at = core::to_half(x);
 }
 
-/// Calls visit(typed pointer), with the pointer type of the dtype (f32, f16 or bf16).
+/// Calls visit(typed pointer). The pointer's type is that of the dtype, which must be f32, f16 or bf16.
 template <class Visit>
 HWY_INLINE auto with_type(const void* data, DType dtype, Visit visit) {
   switch (dtype) {
@@ -155,7 +157,7 @@ HWY_INLINE auto with_type(const void* data, DType dtype, Visit visit) {
     case DType::kBF16:
       return visit(static_cast<const core::BFloat16*>(data));
     case DType::kF32:
-    case DType::kF64:  // refused before
+    case DType::kF64:  // make_problem() has refused these dtypes
     case DType::kBool:
     case DType::kF8E4M3:
     case DType::kI8:

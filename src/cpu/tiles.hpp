@@ -5,27 +5,29 @@
 
 namespace attend::cpu {
 
-/// Query rows of a panel, one per SIMD lane. Score tiles are stored transposed, as (key, query row). A row's maximum
-/// and sum therefore run down the lanes, without any reduction across a vector.
+/// Number of query rows in a panel. Score tiles are stored transposed, as (key, query row), so each SIMD lane holds one
+/// row. The loop over keys computes a row's maximum and sum without any reduction across a vector.
 constexpr int kPanel = 64;
 
-/// Keys of a tile: 64 columns of their values (32 KiB) stay in the first-level cache.
+/// Number of keys in a tile. 64 columns of their values take 32 KiB and stay in the first-level cache.
 constexpr int kBlockN = 128;
 
-/// Query rows of a forward task: a tile of K and V is fetched (and converted) once and read by four panels.
+/// Number of query rows in a forward task. Four panels read each tile of K and V, which is fetched (and converted)
+/// once.
 constexpr int kForwardBlockM = 4 * kPanel;
 
-/// Query rows of a backward tile.
+/// Number of query rows in a backward tile.
 constexpr int kBackwardBlockM = 2 * kPanel;
 
-/// Floats between rows of a backward score tile, with 64 bytes of padding. Without padding, the elements of a column
-/// would share few cache sets.
+/// Distance in floats between rows of a backward score tile. It includes 64 bytes of padding. Without the padding, the
+/// elements of a column would map to few cache sets.
 constexpr int kBackwardScoreStride = kBackwardBlockM + 16;
 
-/// Keys of a backward task if threads share a head: query rows are converted once for four tiles.
+/// Number of keys in a backward task if several threads share a head. A task converts query rows once for its four key
+/// tiles.
 constexpr std::int64_t kBackwardKeysPerTask = 4 * kBlockN;
 
-/// Tiles that are summed in float before the sum is added to a float64 total (long_sum-inl.hpp).
+/// Number of tiles that are summed in float before the sum is added to a float64 total (long_sum-inl.hpp).
 constexpr std::int64_t kTilesPerSum = 64;
 
 [[nodiscard]] constexpr std::int64_t round_up(std::int64_t n, std::int64_t multiple) {
@@ -36,7 +38,8 @@ constexpr std::int64_t kTilesPerSum = 64;
   return (n + d - 1) / d;
 }
 
-/// Returns the columns of a float copy of a row of `cols` elements: full vectors of every target, zero-filled.
+/// Returns `cols` rounded up to full vectors of every target. A float copy of a row is filled with zeros up to that
+/// column.
 [[nodiscard]] constexpr std::int64_t padded(std::int64_t cols) {
   return round_up(cols, 16);
 }

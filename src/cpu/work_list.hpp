@@ -1,5 +1,5 @@
-// Numbers the tasks of a problem: blocks of rows (or keys) of every head of every sequence. Counts the actual blocks of
-// each sequence, not those of max_seqlen.
+// Numbers the tasks of a problem. A task is a block of rows (or keys) of one head of one sequence. Counts the blocks
+// that each sequence has, not those of max_seqlen.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@ enum class BlocksOf { kRows, kKeys };
 
 class WorkList {
  public:
-  /// Blocks of `block` rows of each query head, or of `block` keys of each key head.
+  /// Makes a list of blocks: `block` rows of each query head, or `block` keys of each key head.
   WorkList(const core::Problem& p, BlocksOf of, std::int64_t block)
       : p_(p), of_(of), block_(block), heads_(of == BlocksOf::kRows ? p.num_heads_q : p.num_heads_k) {
     if (!p.varlen) {
@@ -38,8 +38,8 @@ class WorkList {
   };
 
   /// Returns task `number` of size(). Tasks are ordered by sequence and head, so that K and V of a head stay in the
-  /// second-level cache from one task to the next. Within a head, the blocks that are long under a causal mask are
-  /// first, because a long last task leaves threads idle.
+  /// second-level cache from one task to the next. Within a head, blocks that have the most work under a causal mask
+  /// come first, because threads would idle during a long last task.
   [[nodiscard]] Task at(std::int64_t number) const {
     std::int64_t index = 0;
     if (begin_.empty()) {
@@ -71,7 +71,8 @@ class WorkList {
   std::int64_t block_;
   std::int64_t heads_;
   std::int64_t size_ = 0;
-  std::vector<std::int64_t> begin_;  // first task of each sequence; empty: all sequences have the same number
+  // Number of the first task of each sequence; empty if all sequences have the same number of tasks.
+  std::vector<std::int64_t> begin_;
 };
 
 }  // namespace attend::cpu

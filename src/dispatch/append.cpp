@@ -1,4 +1,4 @@
-// attend::append and attend::merge: check the arguments and compute on the tensors' device.
+// Implements attend::append and attend::merge. They check the arguments and compute on the tensors' device.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 

@@ -1,4 +1,5 @@
-// attend::forward, attend::backward and attend::plan: check the arguments, choose a backend, run it.
+// Implements attend::forward, attend::backward and attend::plan. They check the arguments, choose a backend, and run
+// it.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -40,9 +41,9 @@ struct Plan::State {
   core::Problem problem;
   Stream stream;
   const std::uint64_t* philox_state;       ///< as the caller passed it
-  std::optional<ScoreFunction> score;      ///< the problem points into it
-  std::optional<BlockMask> block_mask;     ///< the problem points into it
-  const core::Backend* backend = nullptr;  ///< null: `refusal` has the reason
+  std::optional<ScoreFunction> score;      ///< owned here because the problem points into it
+  std::optional<BlockMask> block_mask;     ///< owned here because the problem points into it
+  const core::Backend* backend = nullptr;  ///< null if no backend can run the call; `refusal` then has the reason
   std::optional<Error> refusal = {};
 
   template <class Call>
@@ -58,7 +59,7 @@ struct Plan::State {
     }
   }
 
-  /// Returns the backend. @throws the refusal.
+  /// Returns the backend of the call. @throws the refusal if there is none.
   [[nodiscard]] const core::Backend& chosen() const {
     if (refusal) throw Error(*refusal);
     return *backend;

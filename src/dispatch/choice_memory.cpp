@@ -14,14 +14,15 @@ namespace {
 using core::Backend;
 using core::Problem;
 
-constexpr std::uintptr_t kMostAlignment = 256;  // maximum alignment that a kernel requires of an address
+constexpr std::uintptr_t kMostAlignment = 256;  // highest alignment in bytes that a kernel requires of an address
 
 struct Choice {
   ProblemKey key;
   const Backend* backend = nullptr;
 };
 
-using Choices = std::array<Choice, 32>;  // each key has one place; a later key with the same place replaces it
+// Each key has one place in the array; another key with the same place replaces it.
+using Choices = std::array<Choice, 32>;
 static_assert(std::is_trivially_destructible_v<Choices>, "calls may go on while the process ends");
 
 Choice& place_of(const ProblemKey& key) {
@@ -32,8 +33,8 @@ Choice& place_of(const ProblemKey& key) {
 }  // namespace
 
 ProblemKey::ProblemKey(const Problem& p) {
-  // The key omits seed and offset, because no choice depends on them, and the part, because choices for parts are not
-  // remembered.
+  // The key does not contain seed and offset, because no choice depends on them. It does not contain the part, because
+  // choices for parts are not remembered.
   for (const Tensor* t : {&p.q, &p.k, &p.v, &p.o}) add(*t);
   if (p.is_backward) {
     for (const Tensor* t : {&p.dout, &p.dq, &p.dk, &p.dv}) add(*t);

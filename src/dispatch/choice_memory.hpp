@@ -1,6 +1,6 @@
-// Remembers the choices of "auto". A model repeats the same calls in every step, so a repeated call need not query
-// every backend. Between the kernels of a small model that query is slow, because its code is no longer in the
-// processor's caches.
+// Remembers the choices of "auto". A model repeats the same calls in every step, and for a repeated call "auto" need
+// not query every backend. In a small model the query would be slow, because between two calls its code is evicted from
+// the processor's caches.
 #pragma once
 
 #include <array>
@@ -11,11 +11,12 @@
 
 namespace attend::dispatch {
 
-/// All properties of a complete problem that determine the choice among GPU backends, as numbers; for addresses only
-/// their alignment. Choices for a part of a larger problem (Problem::part) are not remembered.
+/// All properties of a complete problem that determine the choice among GPU backends, as a list of numbers. Of an
+/// address, only the alignment is included. If a problem is a part of a larger one (Problem::part), its choice is not
+/// remembered.
 class ProblemKey {
  public:
-  ProblemKey() = default;  // empty key
+  ProblemKey() = default;  // makes an empty key
   explicit ProblemKey(const core::Problem& p);
   [[nodiscard]] bool operator==(const ProblemKey& other) const;
   [[nodiscard]] std::uint64_t hash() const;
@@ -30,10 +31,12 @@ class ProblemKey {
   void add(const std::optional<Tensor>& t);
 
   std::size_t count_ = 0;
-  std::array<std::int64_t, kNumbersOfTensor * kMostTensors + kMostOthers> numbers_;  // the first count_ are set
+  // Only the first count_ numbers are set.
+  std::array<std::int64_t, kNumbersOfTensor * kMostTensors + kMostOthers> numbers_;
 };
 
-/// Returns the calling thread's backend for problems with this key, or null if the key is unknown or was replaced.
+/// Returns the backend that the calling thread has chosen for problems with this key. Returns null if it has not chosen
+/// one, or if another key has replaced this one.
 [[nodiscard]] const core::Backend* remembered_choice(const ProblemKey& key);
 void remember_choice(const ProblemKey& key, const core::Backend& backend);
 

@@ -24,7 +24,7 @@ bool is_candidate(const Backend& backend, const Problem& problem) {
   return backend.device == problem.q.device.type && backend.in_auto;
 }
 
-/// Returns the reason to show if no backend can run the problem.
+/// Returns the reason that is reported if no backend can run the problem.
 std::string lack_of_all(const Backend& fallback, const Problem& problem) {
   const Backend* asked = &fallback;
   if (fallback.takes_options && !fallback.takes_options(problem)) {
@@ -39,8 +39,9 @@ std::string lack_of_all(const Backend& fallback, const Problem& problem) {
   return lack_of(*asked, problem).value_or("compute: no backend supports the problem");
 }
 
-/// Returns the backend of the problem's device with the lowest estimated time; among equal ones, the first in the list.
-/// Without estimates, returns the first backend that can run the problem. If there is none, throws lack_of_all().
+/// Returns the backend of the problem's device with the lowest estimated time. If several have the same time, returns
+/// the first in the list. If backends have no estimates, returns the first one that can run the problem. Throws
+/// lack_of_all() if no backend can run it.
 const Backend& find_best_backend(const Problem& problem) {
   const Backend* fallback = nullptr;
   const Backend* best = nullptr;

@@ -1,4 +1,4 @@
-// List of the backends, their lacks for a problem, and the choice between them.
+// The list of all backends, the reasons why they cannot run a problem (lacks), and the choice of a backend.
 #pragma once
 
 #include <optional>
@@ -10,21 +10,22 @@
 
 namespace attend::dispatch {
 
-/// Returns every backend; for each device, the best first.
+/// Returns every backend. For each device, the backends are in order of preference.
 [[nodiscard]] const std::vector<const core::Backend*>& all_backends();
 
 /// Returns the backend with this name or alias (core/aliases.hpp), or null.
 [[nodiscard]] const core::Backend* find_backend(std::string_view name);
 
-/// Returns the reason why the backend cannot run the problem, in one line, or nothing.
+/// Returns the reason, in one line, why the backend cannot run the problem. Returns nothing if it can.
 [[nodiscard]] std::optional<std::string> lack_of(const core::Backend& backend, const core::Problem& problem);
 
-/// Returns the backend for `compute` ("auto" or a name) on the problem's device.
-/// @throws Error (kInvalidArgument) if no backend of that device has the name; (kUnsupported) with the reason if the
-///   backend cannot run the problem.
+/// Returns the backend for `compute`, which is "auto" or a name, on the problem's device.
+/// @throws Error. kInvalidArgument means that no backend of that device has the name. kUnsupported contains the reason
+///   why the backend cannot run the problem.
 [[nodiscard]] const core::Backend& choose(std::string_view compute, const core::Problem& problem);
 
-/// Returns how every backend of the problem's device would run the problem. `chosen`, which may be null, runs it.
+/// Returns how every backend of the problem's device would run the problem. `chosen` is the backend that runs it, or
+/// null.
 [[nodiscard]] std::vector<Candidate> explain(const core::Backend* chosen, const core::Problem& problem);
 
 }  // namespace attend::dispatch

@@ -1,4 +1,5 @@
-// attend::decode: checks the arguments, chooses a backend, and computes, after an append if there is one.
+// Implements attend::decode. It checks the arguments and chooses a backend. It runs the append, if there is one, and
+// then decode.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -26,11 +27,11 @@
 namespace attend {
 namespace {
 
-/// A CPU backend of decode.
+/// A CPU backend that computes decode.
 struct DecodeBackend {
   const char* name;
   void (*run)(const core::DecodeProblem&);
-  core::DTypes dtypes;  ///< supported dtypes of q
+  core::DTypes dtypes;  ///< dtypes of q that it supports
 };
 
 constexpr core::DTypes kFloats = [] {
@@ -73,7 +74,7 @@ const DecodeBackend& choose(std::string_view compute, const core::DecodeProblem&
   refuse_compute(compute);
 }
 
-/// Returns the lengths of the sequences with the new rows. Dead sequences stay dead.
+/// Returns the lengths of the sequences after the append. Dead sequences remain dead.
 std::vector<std::int32_t> lengths_after(const core::AppendProblem& append) {
   std::vector<std::int32_t> lengths(append.cache.seqlens_k, append.cache.seqlens_k + append.num_sequences());
   for (std::int64_t s = 0; s < append.num_sequences(); ++s) {
@@ -83,7 +84,7 @@ std::vector<std::int32_t> lengths_after(const core::AppendProblem& append) {
   return lengths;
 }
 
-/// On a GPU: returns which kernel computes sequences with many rows.
+/// Returns the setting for GPUs that determines which kernel computes sequences with many rows.
 cuda::LongRows long_rows_by(std::string_view compute) {
   if (compute == "auto") return cuda::LongRows::kFaster;
   if (compute == "decode") return cuda::LongRows::kDecode;
@@ -92,12 +93,12 @@ cuda::LongRows long_rows_by(std::string_view compute) {
               fmt::format("compute: '{}', decode of tensors on CUDA allows auto, decode, sm90_forward", compute));
 }
 
-/// The checked calls of an append followed by a decode.
+/// The checked calls of an append and of the decode that follows it.
 struct AppendedDecode {
   core::AppendProblem writes;
   core::DecodeProblem reads;
 
-  /// Makes append write its normalised and rotated query rows, if any, to `memory`, from which decode reads them.
+  /// If append normalises or rotates query rows, makes append write them to `memory` and decode read them from there.
   void take_queries(void* memory) {
     if (!writes.q_out) return;
     writes.q_out->data = memory;
@@ -150,7 +151,8 @@ void decode(const AppendCall& append, const DecodeCall& call) {
   AppendedDecode calls = {core::make_append_problem(append, &call), {}};
   const bool on_gpu = calls.writes.k.device.type == DeviceType::kCUDA;
   DecodeCall counted = call;
-  std::vector<std::int32_t> lengths;  // a GPU adds the new rows to the lengths itself
+  // Used only on a CPU, because on a GPU the kernels add the new rows to the lengths.
+  std::vector<std::int32_t> lengths;
   if (!on_gpu && call.cache.seqlens_k != nullptr) {
     lengths = lengths_after(calls.writes);
     counted.cache.seqlens_k = lengths.data();

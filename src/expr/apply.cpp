@@ -1,4 +1,4 @@
-// Operations on numbers, all represented as doubles: a bool is 0 or 1, an integer is a whole number of 32 bits.
+// Operations on numbers. All numbers are doubles: a bool is 0 or 1, and an integer is a whole number of 32 bits.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -8,7 +8,7 @@
 namespace attend::expr {
 namespace {
 
-/// Returns the 32-bit integer that is equal modulo 2^32.
+/// Returns the 32-bit integer that equals x modulo 2^32.
 double wrapped(std::int64_t x) {
   return static_cast<std::int32_t>(static_cast<std::uint32_t>(static_cast<std::uint64_t>(x)));
 }
@@ -125,7 +125,7 @@ double of_floats(Op op, double x, double y) {
     case Op::kFloorDivide:
       return std::floor(x / y);
     case Op::kFloorMod: {
-      const double rest = std::fmod(x, y);  // exact
+      const double rest = std::fmod(x, y);  // the result of fmod is exact
       return rest != 0 && (rest < 0) != (y < 0) ? rest + y : rest;
     }
     case Op::kPow:

@@ -15,7 +15,7 @@ constexpr Interval kAnyFloat = {-kInfinity, kInfinity, true};
 constexpr Interval kAnyInt = {kLeastInt, kMostInt};
 constexpr Interval kAnyBool = {0, 1};
 
-/// Returns the interval widened by the rounding of float32: each function in kernels has a relative error of at most
+/// Widens an interval by the rounding errors of float32. Each function in kernels has a relative error of at most
 /// 2^-18.
 Interval widened(const Interval& x) {
   const auto margin = [](double end) { return std::isinf(end) ? 0.0 : std::abs(end) * 0x1p-18 + 0x1p-126; };
@@ -34,12 +34,13 @@ bool has_infinity(const Interval& x) {
   return std::isinf(x.low) || std::isinf(x.high);
 }
 
-/// Returns the extremes, over the corners, of an operation that is monotone in each operand.
+/// Returns the smallest and the largest value of an operation that is monotone in each operand. They occur at corners
+/// of the two intervals.
 Interval of_corners(Op op, const Interval& a, const Interval& b) {
   Interval all = {kInfinity, -kInfinity};
   for (const double x : {a.low, a.high}) {
     for (const double y : {b.low, b.high}) {
-      const double value = apply(op, Type::kFloat, x, y, 0);  // as floats, because integer results would wrap
+      const double value = apply(op, Type::kFloat, x, y, 0);  // computes in floats, because integer results would wrap
       if (std::isnan(value)) return kAnyFloat;
       all = all.hull(Interval::of(value));
     }
@@ -62,7 +63,8 @@ Interval of_remainder(const Interval& a, const Interval& b) {
   return {std::min(b.low + 1, 0.0), std::max(b.high - 1, 0.0)};
 }
 
-/// Returns bounds for bit operations on non-negative integers: no bit above those of the larger one.
+/// Returns bounds for a bit operation on non-negative integers. The result has no bit above the highest bit of the
+/// larger operand.
 Interval of_bits(Op op, const Interval& a, const Interval& b) {
   if (a.low < 0 || b.low < 0) return kAnyInt;
   if (op == Op::kAnd) return {0, std::min(a.high, b.high)};
@@ -120,7 +122,7 @@ Interval of_ints(Op op, const Interval& a, const Interval& b) {
   }
 }
 
-/// Returns whether the operation increases with its operand, over all floats or its domain.
+/// Returns whether the operation increases with its operand, in its entire domain.
 bool grows(Op op) {
   switch (op) {
     case Op::kSign:

@@ -12,7 +12,7 @@
 
 namespace attend::expr {
 
-/// Numbers from low to high, and NaN if it may occur. For a bool: 0 to 1.
+/// The numbers from low to high, and also NaN if has_nan is set. A bool has the numbers 0 and 1.
 struct Interval {
   double low = -std::numeric_limits<double>::infinity();
   double high = std::numeric_limits<double>::infinity();
@@ -31,14 +31,17 @@ struct Interval {
   }
 };
 
-/// A range for each Variable.
+/// A range of values for each Variable.
 using Ranges = std::array<Interval, kVariables>;
 
-/// Returns bounds of a capture's elements for subscripts in these ranges, within its extents.
+/// Returns bounds of a capture's elements, for all subscripts in the given ranges. The ranges are within the capture's
+/// extents.
 using LoadBounds = std::function<Interval(std::int32_t capture, std::span<const Interval> subscripts)>;
 
-/// Returns bounds of `root` for all variables in `ranges`, valid in float64 and in float32. The bounds may be wider
-/// than necessary. For a bool: {0, 0} if it is false everywhere, {1, 1} if it is true everywhere.
+/// Returns bounds of the value of `root` if each variable is within its range. They are valid in float64 and in
+/// float32, but may be wider than necessary. For a bool, {0, 0} means that it is always false, and {1, 1} that it is
+/// always true.
+///
 /// Source: Moore, Kearfott & Cloud, Introduction to Interval Analysis (2009), chapters 2 and 5
 [[nodiscard]] Interval bounds_of(const Graph& graph, Id root, const Ranges& ranges, const LoadBounds& loads);
 

@@ -26,7 +26,7 @@ class Reverse {
  private:
   static std::size_t place(Id id) { return static_cast<std::size_t>(id); }
 
-  /// Returns whether the node depends on the score or on an element of floats.
+  /// Returns whether the node depends on the score or on a loaded float.
   [[nodiscard]] bool depends(const Node& node) const {
     if (node.type != Type::kFloat || node.op == Op::kToFloat) return false;
     if (node.op == Op::kVariable || node.op == Op::kLoad) return true;
@@ -42,8 +42,8 @@ class Reverse {
     chosen_[place(to)] = chosen_[place(to)] || is_chosen_;
   }
 
-  /// Adds f(d_). If another operand of min, max or ?: may have been chosen, adds 0 where d_ is 0: an operand that was
-  /// not chosen may be infinite or NaN, and 0 times that is NaN.
+  /// Adds f(d_) to the adjoint of `to`. If another operand of min, max or ?: may have been chosen, adds 0 if d_ is 0.
+  /// The reason is that an operand that was not chosen may be infinite or NaN, and 0 times that is NaN.
   template <class F>
   void add_of(Id to, const F& f) {
     if (!depends_[place(to)]) return;
@@ -52,7 +52,7 @@ class Reverse {
     add(to, where(g_.make(Op::kEqual, d_, number(0)), number(0), derivative));
   }
 
-  /// Adds a part of d_ that is 0 where the operand was not chosen.
+  /// Adds `part` of d_ to the adjoint of `to`. The part is 0 if the operand was not chosen.
   void add_if_chosen(Id to, Id part) {
     is_chosen_ = true;
     add(to, part);
@@ -61,8 +61,8 @@ class Reverse {
   Id plus(Id a, Id b) { return g_.make(Op::kAdd, a, b); }
   Id minus(Id a, Id b) { return g_.make(Op::kSubtract, a, b); }
   Id times(Id a, Id b) { return g_.make(Op::kMultiply, a, b); }
-  /// Returns a / b. If a is a constant times x and b is a constant, divides the constants: the derivative of cap *
-  /// tanh(score / cap) then needs no factor.
+  /// Returns a / b. If a is a constant times x, and b is a constant, divides the constants first. For example, the
+  /// derivative of cap * tanh(score / cap) then needs no factor.
   Id over(Id a, Id b) {
     const Node product = g_[a];
     for (std::size_t n = 0; n < 2 && product.op == Op::kMultiply && g_.is_constant(b); ++n) {
@@ -76,7 +76,7 @@ class Reverse {
   Id number(double x) { return g_.number(x); }
   Id where(Id condition, Id a, Id b) { return g_.make(Op::kSelect, condition, a, b); }
 
-  /// Adds the node's derivatives by its operands, times its adjoint d_.
+  /// For each operand of y, adds the derivative of y with respect to the operand, times d_, to the operand's adjoint.
   void pass_on(Id y) {
     const Node node = g_[y];
     const Id a = node.args[0], b = node.args[1];
@@ -109,7 +109,7 @@ class Reverse {
     }
   }
 
-  /// Returns d times the derivative of y, a function of a.
+  /// Returns d times the derivative of y with respect to its only operand a.
   Id of_one(Op op, Id y, Id a, Id d) {
     switch (op) {
       case Op::kNegate:
@@ -143,11 +143,11 @@ class Reverse {
       case Op::kErf:
         return times(d, times(number(2 * std::numbers::inv_sqrtpi), g_.make(Op::kExp, negative(times(a, a)))));
       default:
-        return number(0);  // rounding and sign are constant except at their steps
+        return number(0);  // rounding and sign are constant between their steps
     }
   }
 
-  /// Returns d_ where `smaller` is smaller, half of it where the operands are equal, otherwise 0.
+  /// Returns d_ if `smaller` is less than `larger`, half of d_ if they are equal, and otherwise 0.
   Id share(Id smaller, Id larger) {
     const Id of_unequal = where(g_.make(Op::kLess, smaller, larger), d_, number(0));
     return where(g_.make(Op::kEqual, smaller, larger), times(d_, number(0.5)), of_unequal);
@@ -167,10 +167,11 @@ class Reverse {
 
   Graph& g_;
   std::vector<Id> adjoints_;
-  std::vector<bool> chosen_;  // true if the adjoint may be 0 because another operand of min, max or ?: was chosen
+  // For each node, true if its adjoint may be 0 because another operand of min, max or ?: was chosen.
+  std::vector<bool> chosen_;
   std::vector<bool> depends_;
   Id d_ = kNone;            // adjoint of the current node
-  bool is_chosen_ = false;  // `chosen_` of the current node
+  bool is_chosen_ = false;  // value of `chosen_` for the current node
 };
 
 }  // namespace

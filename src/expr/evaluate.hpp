@@ -1,4 +1,4 @@
-// Values of a function in float64. Tests compare all other implementations with them.
+// Evaluates a function in float64. Tests compare all other implementations with this one.
 #pragma once
 
 #include <array>
@@ -14,15 +14,15 @@ namespace attend::expr {
 /// A value for each Variable.
 using Point = std::array<double, kVariables>;
 
-/// Returns an element of a capture; subscripts are within its extents.
+/// A function that returns an element of a capture. Subscripts are within its extents.
 using Load = std::function<double(std::int32_t capture, std::span<const std::int64_t> subscripts)>;
 
-/// Evaluates some nodes of a graph at points. The graph must outlive the object. For one thread.
+/// Evaluates some nodes of a graph at points. The graph must outlive the object. Not thread-safe.
 class Evaluator {
  public:
   Evaluator(const Graph& graph, std::vector<Id> results, Load load);
 
-  /// Returns the results' values, valid until the next call.
+  /// Returns the values of the result nodes. They are valid until the next call.
   [[nodiscard]] std::span<const double> at(const Point& point);
 
  private:
@@ -31,7 +31,7 @@ class Evaluator {
   const Graph& graph_;
   std::vector<Id> results_;
   Load load_;
-  std::vector<Id> order_;  // the nodes that results need, in order
+  std::vector<Id> order_;  // nodes on which the results depend, in the order of evaluation
   std::vector<double> values_;
   std::vector<double> of_results_;
 };

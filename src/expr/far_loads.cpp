@@ -9,11 +9,13 @@
 namespace attend::expr {
 namespace {
 
-constexpr double kMostIndex = 0x1p30;  // exceeds the rows or keys of any memory; sums with it do not wrap
+constexpr double kMostIndex = 0x1p30;  // larger than any row or key number in memory; sums with it do not wrap
 constexpr std::int64_t kFarthest = std::int64_t{1} << 20;
-constexpr std::size_t kMostFarLoads = 2;  // each load needs a register in kernels with high register pressure
+// limit; each such load needs a register, and the kernels have few free registers.
+constexpr std::size_t kMostFarLoads = 2;
 
-/// Returns whether the subscript is constant wherever q - k, or k - q if `is_behind`, is at least `distance`.
+/// Returns whether the subscript is constant for all pairs with q - k >= distance. If `is_behind` is set, uses k - q
+/// instead of q - k.
 bool is_one_from(const Graph& graph, Id subscript, std::int64_t distance, bool is_behind) {
   Ranges ranges;
   ranges.fill({0, kMostIndex});
@@ -25,11 +27,13 @@ bool is_one_from(const Graph& graph, Id subscript, std::int64_t distance, bool i
   return bounds_of(graph, subscript, ranges, [&](auto...) { return anything; }).is_one();
 }
 
-/// Returns the smallest distance from which the subscript is constant, or kNowhere.
+/// Returns the smallest distance such that the subscript is constant at it and at all larger distances. Returns
+/// kNowhere if there is none.
 std::int64_t first_far(const Graph& graph, Id subscript, bool is_behind) {
   const auto is_one = [&](std::int64_t distance) { return is_one_from(graph, subscript, distance, is_behind); };
   if (!is_one(kFarthest)) return FarEnds::kNowhere;
-  // binary search: a subscript that is constant from a distance on is constant from all larger ones
+  // A binary search is valid, because a subscript that is constant from some distance on is also constant from any
+  // larger distance on.
   std::int64_t far = kFarthest, near = -1;
   while (far - near > 1) {
     const std::int64_t middle = near + (far - near) / 2;
@@ -38,7 +42,7 @@ std::int64_t first_far(const Graph& graph, Id subscript, bool is_behind) {
   return far;
 }
 
-/// Returns whether the subscripts are the same for all pairs of a head.
+/// Returns whether the subscripts have the same values for all pairs of a head.
 bool are_uniform(const Graph& graph, std::span<const Id> subscripts) {
   return subscripts.empty() || spread_of(graph, subscripts) == Spread::kUniform;
 }

@@ -1,5 +1,5 @@
-// Loads that read the same element for all pairs far from the diagonal. Tables of distances have such loads: their last
-// entries stand for all larger distances.
+// Finds loads that read the same element for all pairs far from the diagonal. Tables of distances have such loads,
+// because their last entries apply to all larger distances.
 #pragma once
 
 #include <cstdint>
@@ -11,32 +11,32 @@
 
 namespace attend::expr {
 
-/// Distances q - k beyond which a load reads a single element.
+/// Distances q - k beyond which a load always reads the same element.
 struct FarEnds {
   static constexpr std::int64_t kNowhere = std::numeric_limits<std::int64_t>::max();
 
-  std::int64_t from = kNowhere;  ///< first distance from which the element is the same for a head and sequence
-  /// last distance up to which the element is the same; this element may differ from the one above
+  std::int64_t from = kNowhere;  ///< for distances from this one on, the element is the same for a head and sequence
+  /// For distances up to this one, the element is the same. It may differ from the element above.
   std::int64_t until = -kNowhere;
 
   [[nodiscard]] bool exist() const { return from != kNowhere || until != -kNowhere; }
-  /// Returns the ends that are valid for both elements.
+  /// Returns the ends that are valid for both loads.
   [[nodiscard]] FarEnds beside(const FarEnds& other) const;
 };
 
-/// Returns the ends for elements with these subscripts. The subscripts must depend only on q - k and on values that are
-/// the same for all pairs of a head, and must have an end within 2^20; otherwise no ends exist. The clamping of
-/// subscripts to the capture's extents is ignored, because extents may change from call to call.
+/// Returns the ends for a load with these subscripts. There are no ends unless the subscripts depend only on q - k and
+/// on values that are the same for all pairs of a head. An end must also be within 2^20. The function ignores that
+/// subscripts are clamped to the capture's extents, because the extents may change from call to call.
 [[nodiscard]] FarEnds far_ends_of(const Graph& graph, std::span<const Id> subscripts);
 
 struct FarLoads {
   std::vector<Id> loads = {};  ///< nodes of the loads
-  FarEnds ends = {};           ///< ends that are valid for all of them
-  bool are_all = true;         ///< true if no other load differs from pair to pair
+  FarEnds ends = {};           ///< ends that are valid for all these loads
+  bool are_all = true;         ///< true if all other loads read the same element for every pair
 };
 
-/// Returns the first few loads that `root` depends on and that have ends, without loads that are the same for all
-/// pairs.
+/// Returns the first few loads that have ends among those on which `root` depends. Loads that are the same for all
+/// pairs are left out.
 [[nodiscard]] FarLoads far_loads_of(const Graph& graph, Id root);
 
 }  // namespace attend::expr

@@ -11,18 +11,18 @@
 namespace attend::expr {
 namespace {
 
-constexpr unsigned kBools = 1, kInts = 2, kFloats = 4;  // sets of types
+constexpr unsigned kBools = 1, kInts = 2, kFloats = 4;  // bits that form a set of types
 
-/// Types of an operation.
+/// Properties of an operation.
 struct OpFacts {
   Op op;
   const char* name;
   std::size_t num_args;
-  unsigned takes;         // types of its operands, except the condition of kSelect
-  bool compares = false;  // the result is a bool
+  unsigned takes;         // allowed types of its operands, except the first operand of kSelect
+  bool compares = false;  // true if the result is a bool
 };
 
-// In the order of Op.
+// The order is that of the enumerators of Op.
 constexpr OpFacts kOps[] = {{Op::kConstant, "constant", 0, 0},
                             {Op::kVariable, "variable", 0, 0},
                             {Op::kLoad, "load", 0, 0},
@@ -125,7 +125,7 @@ std::size_t Graph::Hash::operator()(const Node& node) const {
 
 bool Graph::Equal::operator()(const Node& a, const Node& b) const {
   return a.op == b.op && a.type == b.type && a.args == b.args && a.which == b.which &&
-         // distinguishes -0 from 0, and equates NaN with NaN
+         // Comparing bits distinguishes -0 from 0 and treats NaN as equal to NaN.
          std::bit_cast<std::uint64_t>(a.value) == std::bit_cast<std::uint64_t>(b.value);
 }
 
@@ -181,10 +181,11 @@ Id Graph::make(Op op, Id a, Id b, Id c) {
   return add({.op = op, .type = result_type(op, operands), .args = {a, b, c, kNone}});
 }
 
-/// Returns a node that has the same value for all operands, including NaN and infinity, or kNone.
+/// Returns an existing node that has the same value as the operation for all operands, including NaN and infinity.
+/// Returns kNone if there is none.
 Id Graph::simplified(Op op, Id a, Id b, Id c) const {
   switch (op) {
-    case Op::kAdd:  // -0 + 0 is 0
+    case Op::kAdd:  // does not hold for 0, because -0 + 0 is 0
       if (is_constant(b, 0) && (type(b) == Type::kInt || std::signbit((*this)[b].value))) return a;
       return is_constant(a, 0) && (type(a) == Type::kInt || std::signbit((*this)[a].value)) ? b : kNone;
     case Op::kSubtract:

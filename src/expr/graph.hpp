@@ -1,16 +1,18 @@
-// A score or mask function as a graph of scalar operations. The parser makes it from a user's text; the reference,
-// derivatives, bounds and generated code are computed from it.
+// A score or mask function as a graph of scalar operations. The parser makes the graph from a user's text. The
+// reference, derivatives, bounds and generated code are computed from the graph.
 //
-// A node follows its operands. Equal nodes are stored once, and a node whose operands are constants is a constant.
-// Every operation has a result for all operands, so a node may be computed where it is not needed:
+// A node has a larger number than its operands. Equal nodes are stored once. If all operands of a node are constants,
+// the node is a constant. Every operation has a result for all operands, so a node may be computed even if its value is
+// not needed:
 //
-// - Integers are 32 bits wide and wrap; n // 0 and n % 0 are 0; shift counts are modulo 32.
+// - Integers have 32 bits and wrap. n // 0 and n % 0 are 0. Shift counts are taken modulo 32.
 //
-// - Floats are IEEE: float32 in kernels, which may fuse a product and a sum; float64 in the reference.
+// - Floats follow IEEE 754. They are float32 in kernels, which may fuse a product and a sum, and float64 in the
+//   reference.
 //
-// - A float becomes an integer by rounding towards zero, saturating; NaN becomes 0.
+// - Conversion of a float to an integer rounds towards zero and saturates. NaN becomes 0.
 //
-// - The subscripts of a load are clamped to the tensor.
+// - The subscripts of a load are clamped to the tensor's extents.
 #pragma once
 
 #include <array>
@@ -31,13 +33,13 @@ enum class Type : std::uint8_t { kBool, kInt, kFloat };
 
 /// Variables of a function. All except the score are integers.
 enum class Variable : std::uint8_t {
-  kScore,       ///< after the options of a call, before masks
-  kBatch,       ///< b: the sequence
-  kHead,        ///< h: of q
-  kRow,         ///< q: counted from the first row of the sequence
-  kKey,         ///< k: counted from the first key of the sequence
-  kRowsLength,  ///< q_len: rows of the sequence
-  kKeysLength,  ///< k_len: keys of the sequence
+  kScore,       ///< the score after the options of a call and before masks
+  kBatch,       ///< b: number of the sequence
+  kHead,        ///< h: number of the query head
+  kRow,         ///< q: number of the row, counted from the first row of the sequence
+  kKey,         ///< k: number of the key, counted from the first key of the sequence
+  kRowsLength,  ///< q_len: number of rows in the sequence
+  kKeysLength,  ///< k_len: number of keys in the sequence
 };
 constexpr std::size_t kVariables = 7;
 
@@ -53,13 +55,13 @@ enum class Op : std::uint8_t {
   // T -> T for T = int, float
   kNegate,
   kAbs,
-  kSign,  ///< -1, 0 or 1; NaN for NaN
+  kSign,  ///< result -1, 0 or 1, and NaN for NaN
   // T -> T for T = bool, int
   kNot,
   // float -> float
   kFloor,
   kCeil,
-  kRound,  ///< to the nearest, ties to even
+  kRound,  ///< rounds to nearest, ties to even
   kTrunc,
   kExp,
   kExp2,
@@ -80,7 +82,7 @@ enum class Op : std::uint8_t {
   kMultiply,
   kFloorDivide,  ///< floor of the quotient
   kFloorMod,     ///< a - b floor(a / b), with the sign of b
-  kMin,          ///< NaN if either operand is
+  kMin,          ///< NaN if either operand is NaN
   kMax,
   // (float, float) -> float
   kDivide,
@@ -91,16 +93,16 @@ enum class Op : std::uint8_t {
   kXor,
   // (int, int) -> int
   kShiftLeft,
-  kShiftRight,  ///< keeps the sign
+  kShiftRight,  ///< arithmetic shift
   // (T, T) -> bool for any T
   kEqual,
   kNotEqual,
   // (T, T) -> bool for T = int, float
   kLess,
   kLessEqual,
-  // Conversions
-  kToInt,    ///< of bool or float
-  kToFloat,  ///< of int
+  // Conversions.
+  kToInt,    ///< from bool or float
+  kToFloat,  ///< from int
   // (bool, T, T) -> T
   kSelect,
 };
@@ -115,20 +117,20 @@ constexpr std::size_t kMostSubscripts = 4;
 struct Capture {
   std::string name;
   Type type = Type::kFloat;
-  std::vector<std::int64_t> shape;  ///< one extent for each subscript, 0 to 4, each at least 1
+  std::vector<std::int64_t> shape;  ///< one extent for each of 0 to 4 subscripts; each is at least 1
 };
 
 struct Node {
   Op op = Op::kConstant;
   Type type = Type::kFloat;
   std::array<Id, kMostSubscripts> args = {kNone, kNone, kNone, kNone};
-  std::int32_t which = 0;  ///< for kVariable the Variable, for kLoad the index of the capture
-  double value = 0;        ///< for kConstant
+  std::int32_t which = 0;  ///< for kVariable, the Variable; for kLoad, the index of the capture
+  double value = 0;        ///< value of a kConstant
 
   [[nodiscard]] std::size_t num_args() const;
 };
 
-/// Thrown if the graph has the maximum number of nodes.
+/// Thrown if another node would exceed the maximum number of nodes.
 class GraphIsFull : public Error {
  public:
   GraphIsFull();
@@ -136,7 +138,7 @@ class GraphIsFull : public Error {
 
 class Graph {
  public:
-  /// Limit of nodes, which bounds memory and compile time: a short text can describe a very large graph.
+  /// Maximum number of nodes. It limits memory and compile time, because a short text can describe a very large graph.
   static constexpr std::size_t kMostNodes = 4096;
 
   explicit Graph(std::vector<Capture> captures = {}) : captures_(std::move(captures)) {}
@@ -145,7 +147,8 @@ class Graph {
   [[nodiscard]] std::size_t size() const { return nodes_.size(); }
   [[nodiscard]] const Node& operator[](Id id) const { return nodes_[static_cast<std::size_t>(id)]; }
   [[nodiscard]] Type type(Id id) const { return (*this)[id].type; }
-  /// Returns the type of an operation's operands, except the condition of kSelect, as apply() needs it.
+  /// Returns the type of an operation's operands, which apply() needs. For kSelect, it is the type of the two values,
+  /// not of the condition.
   [[nodiscard]] Type operand_type(const Node& node) const { return type(node.args[node.op == Op::kSelect ? 1 : 0]); }
   [[nodiscard]] bool is_constant(Id id) const { return (*this)[id].op == Op::kConstant; }
   [[nodiscard]] bool is_constant(Id id, double value) const { return is_constant(id) && (*this)[id].value == value; }
@@ -153,21 +156,22 @@ class Graph {
   [[nodiscard]] Id constant(Type type, double value);
   [[nodiscard]] Id number(double value) { return constant(Type::kFloat, value); }
   [[nodiscard]] Id variable(Variable variable);
-  /// Returns a load of a capture's element. subscripts: integers, one for each extent.
+  /// Returns a node that loads an element of a capture. `subscripts` are integer nodes, one for each extent.
   [[nodiscard]] Id load(std::int32_t capture, std::span<const Id> subscripts);
-  /// Returns an operation. Throws std::logic_error if the types of the operands are invalid, and GraphIsFull.
+  /// Returns a node for an operation. Throws std::logic_error if the types of the operands are invalid, and GraphIsFull
+  /// if there are too many nodes.
   [[nodiscard]] Id make(Op op, Id a, Id b = kNone, Id c = kNone);
 
-  /// Returns the node converted to a float, if it is not one already.
+  /// Returns the node if it is a float, and otherwise a node that converts it to a float.
   [[nodiscard]] Id as_float(Id id);
-  /// Returns a bool or integer node as an integer.
+  /// Returns a bool or integer node as an integer node.
   [[nodiscard]] Id as_int(Id id);
-  /// Returns a node that is true if the value is not 0.
+  /// Returns a bool node that is true if the value of `id` is not 0.
   [[nodiscard]] Id as_bool(Id id);
 
-  /// Returns, for each node up to `root`, whether the value of `root` depends on it.
+  /// Returns a flag for each node up to `root`: whether the value of `root` depends on the node.
   [[nodiscard]] std::vector<bool> needed_by(Id root) const;
-  /// Returns, for each node of the graph, whether the value of any of `roots` depends on it.
+  /// Returns a flag for each node of the graph: whether the value of any node in `roots` depends on it.
   [[nodiscard]] std::vector<bool> needed_by(std::span<const Id> roots) const;
 
  private:
@@ -186,8 +190,8 @@ class Graph {
   std::unordered_map<Node, Id, Hash, Equal> places_;
 };
 
-/// Returns the result of `op` for operands of `type`; see Graph::operand_type(). A bool is 0 or 1, integers are whole
-/// numbers.
+/// Returns the result of `op` for operands of type `type` (Graph::operand_type()). A bool is 0 or 1, and an integer is
+/// a whole number.
 [[nodiscard]] double apply(Op op, Type type, double a, double b, double c);
 
 }  // namespace attend::expr

@@ -13,14 +13,14 @@
 namespace attend::expr {
 namespace {
 
-constexpr int kMostDepth = 200;  // nesting limit of brackets and operators, because the parser is recursive
+constexpr int kMostDepth = 200;  // limit for nested brackets and operators, because the parser is recursive
 
 struct BinaryOperator {
   std::string_view text;
   int tightness;
   Op op;
 };
-// Logical operators have the lowest precedence; the others are as in C.
+// Logical operators have the lowest precedence. The others have the precedence of C.
 constexpr BinaryOperator kBinaryOperators[] = {
     {"||", 1, Op::kOr},         {"&&", 2, Op::kAnd},          {"|", 3, Op::kOr},         {"^", 4, Op::kXor},
     {"&", 5, Op::kAnd},         {"==", 6, Op::kEqual},        {"!=", 6, Op::kNotEqual},  {"<", 7, Op::kLess},
@@ -136,7 +136,8 @@ class Parser {
 
   // -------------------------------------------------------------------------------------------------- operators
 
-  /// Parses an expression whose binary operators bind tighter than `tightness`; with 0, ?: is also allowed.
+  /// Parses an expression whose binary operators have a higher precedence than `tightness`. If `tightness` is 0, the
+  /// operator ?: is also allowed.
   Id expression(int tightness) {  // NOLINT(misc-no-recursion): Deeper bounds it
     const Deeper deeper(*this);
     Id left = unary();
@@ -286,7 +287,7 @@ class Parser {
     return graph_.make(name.text == "abs" ? Op::kAbs : Op::kSign, is_float(value) ? value : graph_.as_int(value));
   }
 
-  /// Returns x Phi(x). Source: Hendrycks & Gimpel, Gaussian error linear units (2016)
+  /// Returns gelu(x) = x Phi(x). Source: Hendrycks & Gimpel, Gaussian error linear units (2016).
   Id gelu(Id x) {
     const Id erf = graph_.make(Op::kErf, graph_.make(Op::kMultiply, x, graph_.number(std::numbers::sqrt2 / 2)));
     const Id phi = graph_.make(Op::kMultiply, graph_.number(0.5), graph_.make(Op::kAdd, erf, graph_.number(1)));

@@ -1,4 +1,4 @@
-// Parser of score and mask functions.
+// Parses score and mask functions.
 #pragma once
 
 #include <string>
@@ -14,7 +14,7 @@ struct Function {
   Id result = kNone;
 };
 
-/// Parses the function that `text` describes, in the language of C expressions:
+/// Parses the function that `text` describes. The language is that of C expressions with extensions:
 ///
 ///   text        = { "let" name "=" expression ";" } expression
 ///   operators   = ?:  ||  &&  |  ^  &  == !=  < <= > >=  << >>  + -  * / // %  unary - ! ~, precedence as in C
@@ -23,12 +23,12 @@ struct Function {
 ///   functions   = abs sign floor ceil round trunc exp exp2 log log2 log1p sqrt rsqrt sin cos tan tanh sigmoid erf relu
 ///                 gelu silu min max pow clamp(x, low, high) where(condition, a, b) int float
 ///
-/// `/` gives a float; `//` and `%` round the quotient down. With an integer operand, a bool counts as 0 or 1; with a
-/// float operand, an integer counts as a float. Where a bool is required, any nonzero value is true. `a < b < c` and `a
-/// == b == c` are refused.
+/// `/` gives a float. `//` and `%` round the quotient down. If the other operand is an integer, a bool is converted to
+/// 0 or 1. If the other operand is a float, an integer is converted to a float. If a bool is required, any nonzero
+/// value means true. `a < b < c` and `a == b == c` are refused.
 ///
-/// result: kFloat for a score function, kBool for a mask function, which has no `score`. Throws Error
-/// (kInvalidArgument): one line that begins with `argument` and names the column, counted from 1.
+/// `result` is kFloat for a score function. It is kBool for a mask function, which cannot use `score`. Throws Error
+/// (kInvalidArgument), whose one-line text begins with `argument` and names the column, counted from 1.
 [[nodiscard]] Function parse(std::string_view argument, std::string_view text, std::vector<Capture> captures,
                              Type result);
 

@@ -28,7 +28,8 @@ const char* type_of(Type type) {
   return "Float";
 }
 
-/// Returns the function of score_math.cuh for an operation that has one.
+/// Returns the name of the function in score_math.cuh for an operation. Returns null if the operation is printed as an
+/// operator.
 const char* function_of(Op op) {
   switch (op) {
     case Op::kNegate:
@@ -100,7 +101,7 @@ const char* function_of(Op op) {
   }
 }
 
-/// Returns the operator between the operands, for the other operations.
+/// Returns the C++ operator for an operation that has no function in score_math.cuh.
 const char* sign_of(Op op) {
   switch (op) {
     case Op::kAnd:
@@ -116,7 +117,7 @@ const char* sign_of(Op op) {
     case Op::kLess:
       return "<";
     default:
-      return "<=";  // kLessEqual
+      return "<=";  // for kLessEqual
   }
 }
 
@@ -129,7 +130,7 @@ std::string constant(const Node& node) {
   if (node.type == Type::kInt) return fmt::format("static_cast<int>({}LL)", static_cast<std::int64_t>(node.value));
   if (std::isnan(node.value)) return "math::not_a_number<Float>()";
   if (std::isinf(node.value)) return node.value > 0 ? "math::infinity<Float>()" : "-math::infinity<Float>()";
-  // The compiler warns about a literal that float32 cannot represent
+  // The compiler would warn about a literal that float32 cannot represent.
   const double as_float = static_cast<double>(static_cast<float>(node.value));
   const bool fits =
       std::isfinite(as_float) && (node.value == 0 || std::abs(as_float) >= std::numeric_limits<float>::min());
@@ -137,7 +138,7 @@ std::string constant(const Node& node) {
   return (fits ? "Float(" : "math::rounded<Float>(") + literal + ")";
 }
 
-/// Returns bounds of an integer node if all variables except the score range from `least` to `most`.
+/// Returns bounds of an integer node. It is assumed that all variables except the score are from `least` to `most`.
 Interval bounds_of_int(const Graph& graph, Id id, double least, double most) {
   Ranges ranges;
   ranges.fill({least, most});
@@ -146,8 +147,8 @@ Interval bounds_of_int(const Graph& graph, Id id, double least, double most) {
   return bounds_of(graph, id, ranges, [&](auto...) { return anything; });
 }
 
-/// Prints a load. Subscripts are clamped unless their bounds prove that they are within the tensor, so the code cannot
-/// leave it.
+/// Prints a load. Subscripts are clamped unless their bounds prove that they are within the tensor, so the printed code
+/// never reads outside the tensor.
 std::string load(const Graph& graph, Id id) {
   constexpr double kLeast = -0x1p31, kMost = 0x1p31 - 1;
   const Node& node = graph[id];
@@ -163,10 +164,11 @@ std::string load(const Graph& graph, Id id) {
   return fmt::format("captures.template load<{}, {}>({})", node.which, id, fmt::join(subscripts, ", "));
 }
 
-constexpr double kMostExact = 0x1p24;     // integers up to this are exact floats
-constexpr double kMostPart = 0x1p22 - 1;  // limit of small_part() in score_math.cuh
+constexpr double kMostExact = 0x1p24;     // all integers up to this are exact in float32
+constexpr double kMostPart = 0x1p22 - 1;  // limit of the argument of small_part() in score_math.cuh
 
-/// Returns whether an integer's magnitude is at most `most` if all indices and lengths are at most 2^21.
+/// Returns whether the magnitude of an integer is at most `most`. It is assumed that all indices and lengths are at
+/// most 2^21.
 bool is_within(const Graph& graph, Id id, double most) {
   const Interval bounds = bounds_of_int(graph, id, 0, 0x1p21);
   return bounds.low >= -most && bounds.high <= most;
@@ -181,7 +183,7 @@ struct Term {
   bool is_added;
 };
 
-/// Collects the terms of a sum. Stops after `most` terms, because repeated doubling gives exponentially many.
+/// Collects the terms of a sum. Stops after `most` terms, because a chain of doublings has exponentially many terms.
 void add_terms(const Graph& graph, Id id, bool is_added, std::size_t most, std::vector<Term>& terms) {
   const Node& node = graph[id];
   if (terms.size() > most) return;
@@ -193,11 +195,11 @@ void add_terms(const Graph& graph, Id id, bool is_added, std::size_t most, std::
   }
 }
 
-/// Prints a sum that contains q - k or k - q, other variables and constants, so that the part common to all scores of a
-/// tile is added first. Returns an empty text for other sums, and for sums with too many terms to be exact in any
-/// order.
+/// Prints a sum that contains q - k or k - q, other variables and constants. The terms that are the same for all scores
+/// of a tile are added first. Returns an empty text for other sums. Also returns it if there are too many terms for a
+/// sum that is exact in any order.
 std::string sum_with_distance(const Graph& graph, Id id) {
-  constexpr std::size_t kMostTerms = 6;  // each at most 2^21
+  constexpr std::size_t kMostTerms = 6;  // limit; each term is at most 2^21
   std::vector<Term> terms;
   add_terms(graph, id, true, kMostTerms, terms);
   const auto take = [&](Variable variable) {
@@ -225,8 +227,9 @@ std::string sum_with_distance(const Graph& graph, Id id) {
   return fmt::format("({} {} at.distance_step)", sum, sign);
 }
 
-/// Prints an integer expression in floats: exact sums, differences and absolute values become float arithmetic, and
-/// other integers are converted. After `parts_left` parts, the rest is converted too.
+/// Prints an integer expression as float arithmetic. Sums, differences and absolute values that are exact in float32
+/// are computed there, and other integers are converted. After `parts_left` subexpressions, the remaining ones are only
+/// converted.
 std::string sum_of_floats(const Graph& graph, Id id, int& parts_left) {
   const Node& node = graph[id];
   if (--parts_left < 0) return fmt::format("math::to_float<Float>({})", name_of(id));
@@ -244,7 +247,7 @@ std::string sum_of_floats(const Graph& graph, Id id, int& parts_left) {
       case Op::kVariable:
         if (static_cast<Variable>(node.which) == Variable::kRow) return "at.row_number";
         if (static_cast<Variable>(node.which) == Variable::kKey) return "at.key_number";
-        return fmt::format("static_cast<Float>({})", name_of(id));  // the same for all scores of a head
+        return fmt::format("static_cast<Float>({})", name_of(id));  // the value is the same for all scores of a head
       case Op::kAbs:
         return fmt::format("math::absolute({})", part(0));
       case Op::kNegate:
@@ -268,13 +271,13 @@ std::string to_float(const Graph& graph, Id id) {
   return fmt::format("math::small_to_float<Float>({}, {})", name_of(id), sum_of_floats(graph, id, parts_left));
 }
 
-/// Returns whether the node is a constant that, like its reciprocal, is a normal float32.
+/// Returns whether the node is a constant such that it and its reciprocal are normal float32 numbers.
 bool is_divisor(const Node& node) {
   return node.op == Op::kConstant && std::isnormal(static_cast<float>(node.value)) &&
          std::isnormal(static_cast<float>(1 / node.value));
 }
 
-/// Prints tanh(x / d) with a constant d, or a constant times that: a soft cap. Returns an empty text for other nodes.
+/// Prints a soft cap: tanh(x / d) with a constant d, or a constant times that. Returns an empty text for other nodes.
 std::string soft_cap(const Graph& graph, const Node& node) {
   constexpr double kTwoLog2E = 2.8853900817779268;
   const auto quotient_of_tanh = [&](const Node& tanh) -> std::string {

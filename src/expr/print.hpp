@@ -1,4 +1,4 @@
-// Prints functions as C++: the kernel compiler receives this code instead of a user's text.
+// Prints functions as C++. The kernel compiler receives this code instead of a user's text.
 #pragma once
 
 #include <span>
@@ -9,21 +9,22 @@
 
 namespace attend::expr {
 
-/// Returns the source of a struct named `name` with one function,
+/// Returns the source of a struct named `name` with one function
 ///
 ///     template <class Float, class Captures>
 ///     static void evaluate(const ScorePoint<Float>& at, const Captures& captures, Float& r0, bool& r1, ...);
 ///
-/// for a kernel that includes kernels/attention/score_math.cuh. Result n is the value of nodes[n]: a Float, an int or a
-/// bool, by its type. captures.load<n, m>(i, ...) returns an element of capture n, convertible to the capture's type; m
-/// is the graph node of the load. captures.extent<n, d>() is an extent, at least 1, to which subscripts are clamped.
-/// Clamping is omitted if the shapes in the graph prove it unnecessary, so other shapes need a separate text.
+/// for a kernel that includes kernels/attention/score_math.cuh. Result n is the value of nodes[n]. It is a Float, an
+/// int or a bool, depending on its type. captures.load<n, m>(i, ...) returns an element of capture n, which must be
+/// convertible to the capture's type; m is the graph node of the load. captures.extent<n, d>() returns an extent, at
+/// least 1, to which subscripts are clamped. If the shapes in the graph prove that clamping is unnecessary, it is left
+/// out, so other shapes need a separate text.
 ///
 /// The source contains no user text, only numbers and names of operations, variables and nodes. Functions that differ
 /// only in the names of their captures therefore have the same source.
 [[nodiscard]] std::string print_struct(const Graph& graph, std::string_view name, std::span<const Id> nodes);
 
-/// Returns the member of ScorePoint (kernels/attention/score_point.cuh) that holds a variable.
+/// Returns the name of the member of ScorePoint (kernels/attention/score_point.cuh) that holds a variable.
 [[nodiscard]] const char* member_of(Variable variable);
 
 }  // namespace attend::expr

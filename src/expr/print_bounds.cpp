@@ -37,7 +37,8 @@ const char* loader_of(Type type) {
   return "floats";
 }
 
-/// Returns the function of mask_bounds.cuh for an operation on a type, or null if the operation is inexact.
+/// Returns the name of the function in mask_bounds.cuh for an operation on a type. Returns null if the operation is
+/// inexact.
 const char* function_of(Op op, Type type) {
   switch (op) {
     case Op::kNegate:
@@ -109,7 +110,8 @@ std::string constant(const Graph& graph, Id id) {
   const Node& node = graph[id];
   if (node.type == Type::kBool) return node.value != 0 ? "{true, true}" : "{false, false}";
   if (node.type == Type::kInt) return fmt::format("bounds::constant({}LL)", static_cast<std::int64_t>(node.value));
-  const Interval own = bounds_of(graph, id, {}, [](auto...) { return Interval{}; });  // includes float32's margin
+  // The bounds include a margin for float32.
+  const Interval own = bounds_of(graph, id, {}, [](auto...) { return Interval{}; });
   return fmt::format("{{{}, {}, {}}}", number(own.low), number(own.high), own.has_nan);
 }
 

@@ -6,7 +6,7 @@
 namespace attend::expr {
 namespace {
 
-/// Allocator of buffers of one type: returns the lowest free buffer.
+/// Allocates buffers of one type. take() returns the free buffer with the lowest number.
 class Buffers {
  public:
   [[nodiscard]] std::int32_t take() {
@@ -99,7 +99,7 @@ class Builder {
     for (std::size_t a = 0; a < node.num_args(); ++a) {
       const Id arg = node.args[a];
       if (!varies_[at(arg)] || last_use_[at(arg)] != place) continue;
-      last_use_[at(arg)] = -1;  // frees once if both operands are the same node
+      last_use_[at(arg)] = -1;  // ensures that a buffer is freed once if both operands are the same node
       buffers_of(graph_.type(arg)).give(places_[at(arg)].at);
     }
     const Type type = graph_.type(id);
@@ -112,7 +112,7 @@ class Builder {
   RowProgram program_;
   std::vector<Id> order_;
   std::vector<Operand> places_;
-  std::vector<int> last_use_;  // index in order_
+  std::vector<int> last_use_;  // for each node, the index in order_ of its last use
   std::vector<bool> varies_;
   Buffers floats_, ints_;
 };

@@ -1,8 +1,8 @@
-// A function as instructions over runs of keys. A CPU backend executes them row by row.
+// A function as a list of instructions that a CPU backend executes for a row and a range of keys.
 //
-// A value that depends on neither the score nor the key is a scalar, computed once per row. Every other value is a
-// vector with one element per key. Vectors share a few buffers, which instructions reuse when their values are no
-// longer needed.
+// A value that depends on neither the score nor the key is a scalar and is computed once per row. Every other value is
+// a vector with one element per key. Vectors are stored in a few buffers. An instruction reuses a buffer if its value
+// is no longer needed.
 #pragma once
 
 #include <array>
@@ -16,24 +16,26 @@ namespace attend::expr {
 
 struct Operand {
   bool is_vector = false;
-  std::int32_t at = -1;  ///< index of the scalar, or of the buffer (of floats or of integers, by `type`)
+  /// Index of the scalar, or of the buffer. Buffers of floats and buffers of integers are numbered separately, by
+  /// `type`.
+  std::int32_t at = -1;
   Type type = Type::kFloat;
 };
 
 struct Instruction {
   Op op = Op::kVariable;
   Type operand_type = Type::kFloat;  ///< Graph::operand_type()
-  std::int32_t which = 0;            ///< for kVariable and kLoad
+  std::int32_t which = 0;            ///< the Variable of kVariable, or the capture of kLoad
   std::int32_t num_args = 0;
   std::array<Operand, kMostSubscripts> args;
   Operand result;
 };
 
-/// Bools are integers, 0 or 1, and share buffers with them.
+/// The instructions of a function. A bool is stored as an integer, 0 or 1, in a buffer of integers.
 struct RowProgram {
-  std::vector<double> constants;     ///< the first scalars: float32s, integers, 0 or 1
-  std::vector<Instruction> of_rows;  ///< their results are the next scalars, in order
-  std::vector<Instruction> of_keys;  ///< an instruction may write to a buffer that it reads
+  std::vector<double> constants;     ///< values of the first scalars: float32 numbers, integers, or bools as 0 or 1
+  std::vector<Instruction> of_rows;  ///< instructions whose results are the next scalars, in this order
+  std::vector<Instruction> of_keys;  ///< instructions for vectors; one may write to a buffer that it also reads
   std::vector<Operand> results;
   std::int32_t num_scalars = 0;
   std::int32_t num_float_buffers = 0;

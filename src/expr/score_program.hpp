@@ -1,4 +1,4 @@
-// A score function with its derivatives and the programs that backends run. Made once from a text.
+// A score function with its derivatives and the programs that backends run. It is made once from a text.
 #pragma once
 
 #include <array>
@@ -11,27 +11,28 @@
 
 namespace attend::expr {
 
-/// A load of floats that the score depends on.
+/// A load of floats on which the score depends.
 struct CaptureLoad {
   std::int32_t capture = 0;
   std::size_t rank = 0;
-  std::array<Id, kMostSubscripts> subscripts = {};  ///< `rank` integers, not yet clamped to the tensor
-  Id derivative = kNone;                            ///< derivative of the score by the loaded element
+  std::array<Id, kMostSubscripts> subscripts = {};  ///< `rank` integer nodes, not yet clamped to the tensor
+  Id derivative = kNone;                            ///< derivative of the score with respect to the loaded element
 };
 
 struct ScoreProgram {
   Graph graph;
   Id result = kNone;
-  Id by_score = kNone;  ///< derivative of result by the score
+  Id by_score = kNone;  ///< derivative of `result` with respect to the score
   Slope slope = Slope::kAny;
   std::vector<CaptureLoad> loads;
-  RowProgram value;            ///< computes result
-  RowProgram value_and_slope;  ///< computes result and by_score
+  RowProgram value;            ///< program that computes `result`
+  RowProgram value_and_slope;  ///< program that computes `result` and `by_score`
 
-  /// Parses a text. Throws Error (kInvalidArgument): one line that begins with `argument`; see parse().
+  /// Parses a text. Throws Error (kInvalidArgument), whose one-line text begins with `argument` (see parse()).
   [[nodiscard]] static ScoreProgram of(std::string_view argument, std::string_view text, std::vector<Capture> captures);
 
-  /// Returns the results for some loads: for each load its derivative, then its subscripts.
+  /// Returns the nodes that the gradients of some loads need. For each load these are its derivative and then its
+  /// subscripts.
   [[nodiscard]] static std::vector<Id> results_of(const std::vector<CaptureLoad>& some);
 };
 

@@ -10,7 +10,7 @@
 namespace attend::expr {
 namespace {
 
-// ASCII only, independent of the locale.
+// These functions accept only ASCII and do not depend on the locale.
 constexpr bool is_letter(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
 }

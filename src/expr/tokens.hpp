@@ -1,4 +1,4 @@
-// Tokens of a function's text.
+// Splits the text of a function into tokens.
 #pragma once
 
 #include <cstddef>
@@ -14,12 +14,12 @@ using core::printed;
 struct Token {
   enum class Kind { kEnd, kName, kInt, kFloat, kSign };
   Kind kind = Kind::kEnd;
-  std::string_view text;   ///< empty at the end
-  std::size_t column = 0;  ///< column of its first character, from 1
-  double value = 0;        ///< value of a number
+  std::string_view text;   ///< empty at the end of the text
+  std::size_t column = 0;  ///< column of its first character, counted from 1
+  double value = 0;        ///< value, if the token is a number
 };
 
-/// Throws Error (kInvalidArgument): "ARGUMENT: column N: MESSAGE".
+/// Throws Error (kInvalidArgument) with the text "ARGUMENT: column N: MESSAGE".
 [[noreturn]] void refuse(std::string_view argument, std::size_t column, const std::string& message);
 
 /// Returns whether the text consists of ASCII letters, digits and '_', and does not start with a digit.
@@ -32,9 +32,9 @@ class Tokens {
   [[nodiscard]] const Token& next() const { return next_; }
   [[nodiscard]] bool is(std::string_view text) const { return next_.text == text; }
   Token take();
-  /// Consumes the next token if it is `text`. Returns whether it was.
+  /// If the next token is `text`, consumes it and returns true. Otherwise returns false.
   bool take_if(std::string_view text);
-  /// Consumes `text`, or refuses the next token.
+  /// Consumes the next token, which must be `text`. Otherwise throws.
   void want(std::string_view text);
   [[noreturn]] void refuse_next(const std::string& wanted) const;
 

@@ -23,7 +23,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// bytes per call, because Linux transfers less than 2^31 at once
+// Limit in bytes of one call, because Linux transfers less than 2^31 bytes at once.
 constexpr std::size_t kMaxTransfer = std::size_t{1} << 30;
 
 [[noreturn]] void fail(const fs::path& path, std::string_view what, int error) {
@@ -39,8 +39,8 @@ void write_all(int descriptor, const fs::path& target, std::span<const std::byte
   }
 }
 
-/// Returns the file behind a chain of symbolic links, so that the link is kept. Returns the path itself if the link is
-/// broken.
+/// Returns the file to which a chain of symbolic links leads, so that writing keeps the link. Returns the path itself
+/// if the link is broken.
 fs::path resolve_links(const fs::path& target) {
   std::error_code error;
   if (!fs::is_symlink(target, error)) return target;
@@ -48,7 +48,7 @@ fs::path resolve_links(const fs::path& target) {
   return error ? target : resolved;
 }
 
-/// Returns a canonical path: a file's name in its folder, whose links are resolved.
+/// Returns a canonical path, in which the links in the path of the folder are resolved.
 fs::path place_of(const fs::path& file) {
   std::error_code error;
   const fs::path place = fs::weakly_canonical(file, error);
@@ -59,8 +59,8 @@ fs::path folder_of(const fs::path& file) {
   return file.has_parent_path() ? file.parent_path() : fs::path(".");
 }
 
-/// Returns the bytes that this process may still write to the file system of a folder, or nothing if the file system
-/// does not report it.
+/// Returns the number of bytes that this process may still write to the file system of a folder. Returns nothing if the
+/// file system does not report it.
 std::optional<std::int64_t> free_bytes(const fs::path& folder) {
   struct statvfs status = {};
   if (::statvfs(folder.c_str(), &status) != 0 || status.f_blocks == 0) return std::nullopt;
@@ -70,13 +70,13 @@ std::optional<std::int64_t> free_bytes(const fs::path& folder) {
   return is_huge ? std::nullopt : std::optional(bytes);
 }
 
-/// Returns whether an unnamed file can be given a name, which requires /proc.
+/// Returns whether an unnamed file can be given a name. This requires /proc.
 bool can_name_files() {
   static const bool has_proc = ::access("/proc/self/fd", X_OK) == 0;
   return has_proc;
 }
 
-/// Gives the file behind the descriptor its first name.
+/// Gives a name to the unnamed file that the descriptor refers to.
 int name_file(int descriptor, const fs::path& name) {
   const std::string file = fmt::format("/proc/self/fd/{}", descriptor);
   return ::linkat(AT_FDCWD, file.c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW);
@@ -103,8 +103,8 @@ bool means_not_supported(const std::error_code& code) {
   return std::find(found.begin(), found.end(), code.value()) != found.end();
 }
 
-/// The living transactions, for abandon_unfinished_files(). The mutex is held while a transaction changes names. Never
-/// destroyed, because the thread that waits for signals may run at the very end of the process.
+/// The existing transactions, for abandon_unfinished_files(). A transaction holds the mutex while it changes names. The
+/// object is never destroyed, because the thread that waits for signals may run at the very end of the process.
 struct Unfinished {
   std::mutex mutex;
   std::set<FileTransaction*> transactions;
@@ -119,7 +119,7 @@ Unfinished& unfinished() {
 
 InputFile::InputFile(fs::path path) : path_(std::move(path)) {
   struct stat status = {};
-  // Checks the type before opening, because opening a pipe would wait for a writer.
+  // Checks the type before it opens the file, because opening a pipe would wait for a writer.
   if (::stat(path_.c_str(), &status) != 0) fail(path_, "cannot read", errno);
   if (!S_ISREG(status.st_mode))
     throw Error(ErrorCode::kIo, path_.string() + ": not a regular file, allowed regular files");
@@ -156,7 +156,7 @@ void require_space(const fs::path& folder, std::uint64_t bytes) {
 
 void abandon_unfinished_files() noexcept {
   Unfinished& all = unfinished();
-  all.mutex.lock();  // never unlocked: no transaction may name or rename a file any more
+  all.mutex.lock();  // never unlocked, because afterwards no transaction may name or rename a file
   for (FileTransaction* transaction : all.transactions) transaction->remove_traces();
 }
 
@@ -178,7 +178,7 @@ void FileTransaction::remove_traces() noexcept {
   for (const File& file : files_) {
     if (!file.temporary.empty()) ::unlink(file.temporary.c_str());
   }
-  // Innermost first; rmdir keeps a folder into which another process has put a file.
+  // Removes the innermost folder first. rmdir keeps a folder into which another process has put a file.
   for (auto folder = folders_.rbegin(); folder != folders_.rend(); ++folder) ::rmdir(folder->c_str());
 }
 
@@ -186,7 +186,7 @@ void FileTransaction::make_folders(const fs::path& folder) {
   std::vector<fs::path> missing;
   std::error_code error;
   for (fs::path at = folder.lexically_normal(); !at.empty() && !fs::exists(at, error); at = at.parent_path()) {
-    if (!at.has_filename()) continue;  // a trailing slash
+    if (!at.has_filename()) continue;  // the path ends in a slash
     missing.push_back(at);
   }
   for (auto at = missing.rbegin(); at != missing.rend(); ++at) {
@@ -245,7 +245,7 @@ FileTransaction::Handle FileTransaction::create(const fs::path& target, std::int
   open_unfinished(file, folder, target);
   if (bytes > 0) {
     const int refused = ::posix_fallocate(files_.back().descriptor, 0, bytes);
-    // If the file system cannot reserve space, later writes report a full disk.
+    // If the file system cannot reserve space, later writes report a full disk instead.
     if (refused != 0 && refused != EOPNOTSUPP && refused != EINVAL && refused != ENOSYS) {
       fail(target, fmt::format("cannot reserve {} bytes", bytes), refused);
     }
@@ -253,7 +253,7 @@ FileTransaction::Handle FileTransaction::create(const fs::path& target, std::int
   return files_.size() - 1;
 }
 
-/// Opens a file in `folder` that will become `target`, and adds it to files_.
+/// Opens a file in `folder` that will replace `target`, and adds it to files_.
 void FileTransaction::open_unfinished(File& file, const fs::path& folder, const fs::path& target) {
   const std::lock_guard lock(unfinished().mutex);
   if (first_ == Temporaries::kUnnamed && can_name_files()) {
@@ -295,7 +295,7 @@ void FileTransaction::commit() {
   }
   for (File* file : replacing) {
     if (file->temporary.empty()) continue;
-    // Some file systems report a full disk only here.
+    // Some file systems do not report a full disk before close().
     if (::close(std::exchange(file->descriptor, -1)) != 0) fail(file->target, "cannot write", errno);
   }
   if (!replacing.empty()) put_in_place(replacing);
@@ -311,7 +311,7 @@ void FileTransaction::put_in_place(std::vector<File*>& files) {
   for (const File* file : files) targets.push_back(file->target);
   const auto locks = lock_folders_of(targets);
   const std::lock_guard lock(unfinished().mutex);
-  // Returns false if the name is taken.
+  // Returns false if a file with that name exists.
   const auto move_to = [](File& file, const fs::path& name) {
     const bool is_named = !file.temporary.empty();
     const int failed = is_named ? ::rename(file.temporary.c_str(), name.c_str()) : name_file(file.descriptor, name);
@@ -328,12 +328,12 @@ void FileTransaction::put_in_place(std::vector<File*>& files) {
   }
   if (!set) {
     for (File* file : files) {
-      // linkat() cannot replace an existing name, so the file first gets an unused one.
+      // linkat() cannot replace an existing file, so the new file first gets an unused name.
       for (int attempt = 0; file->temporary.empty(); ++attempt)
         (void)move_to(*file, temporary_name(file->target, attempt));
       (void)move_to(*file, file->target);
       file->temporary.clear();
-      folders_.clear();  // from the first file on, the folders are kept
+      folders_.clear();  // once a file is in place, its folders must be kept
     }
     return;
   }
@@ -343,7 +343,7 @@ void FileTransaction::put_in_place(std::vector<File*>& files) {
   } catch (const std::system_error& error) {
     fail(targets.front(), "cannot replace", error.code().value());
   }
-  // they belong to the set now, whose destructor gives them their names
+  // From here on the set owns these files, and its destructor puts them in place.
   for (File* file : files) file->temporary.clear();
   folders_.clear();
 }

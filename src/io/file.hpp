@@ -1,4 +1,4 @@
-// Reads complete files, and writes sets of files atomically.
+// Reads files, and writes groups of files atomically.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 namespace attend::io {
 
-/// A regular file, open for reading. Every error is an Error (kIo) that names the path.
+/// A regular file that is open for reading. All errors are Error (kIo) and name the path.
 class InputFile {
  public:
   /// @throws Error if `path` is missing, not a regular file, or not readable.
@@ -21,9 +21,9 @@ class InputFile {
   InputFile& operator=(const InputFile&) = delete;
 
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
-  [[nodiscard]] std::int64_t size() const noexcept { return size_; }  ///< in bytes, when it was opened
+  [[nodiscard]] std::int64_t size() const noexcept { return size_; }  ///< size in bytes when the file was opened
 
-  /// Fills `out` with the bytes from `offset` on. @throws Error if the file is shorter.
+  /// Fills `out` with the bytes that start at `offset`. @throws Error if the file is too short.
   void read(std::int64_t offset, std::span<std::byte> out) const;
 
  private:
@@ -32,56 +32,57 @@ class InputFile {
   std::int64_t size_ = 0;
 };
 
-/// Throws an Error (kIo) if fewer than `bytes` are free on the file system of `folder`, which need not exist yet.
+/// Throws Error (kIo) if fewer than `bytes` bytes are free on the file system of `folder`. The folder need not exist.
 void require_space(const std::filesystem::path& folder, std::uint64_t bytes);
 
-/// Removes every trace of the unfinished transactions of this process. The process must end afterwards, because no
-/// transaction can continue. For a thread that ends the process at a signal; not for signal handlers.
+/// Removes all files and folders of the unfinished transactions of this process. No transaction can continue
+/// afterwards, so the process must end. A thread that ends the process after a signal may call it, but a signal handler
+/// must not.
 void abandon_unfinished_files() noexcept;
 
-/// Files that appear together. Each file is first written without a name, or, if the file system does not support that,
-/// under a temporary name next to its target. Its space is reserved in advance. commit() puts all files in their places
-/// at one moment (file_set.hpp), even if the process is killed: every reader finds either all of the old files or all
-/// of the new ones. Without commit() the destructor removes every trace, and no existing file has changed.
+/// A group of files that appear together. Each file is first written without a name. If the file system does not
+/// support that, it has a temporary name next to its target. Its space is reserved in advance. commit() puts all files
+/// in their places at one moment (file_set.hpp), even if the process is killed. A reader therefore finds either all of
+/// the old files or all of the new ones. Without commit() the destructor removes all new files and folders, and no
+/// existing file has changed.
 ///
-/// If a target is a symbolic link, the file behind the link is replaced. If a target exists and is not a regular file
-/// (a pipe, /dev/stdout), commit() writes it in place, before the others change. On file systems without symbolic or
-/// hard links the files are renamed one after another. Every error is an Error (kIo) that names the target. Not
-/// thread-safe.
+/// If a target is a symbolic link, the file that it leads to is replaced. If a target exists and is not a regular file
+/// (a pipe, /dev/stdout), commit() writes to it before it replaces the other files. On file systems without symbolic or
+/// hard links the files are renamed one after another. All errors are Error (kIo) and name the target. Not thread-safe.
 class FileTransaction {
  public:
   using Handle = std::size_t;
-  enum class Temporaries { kUnnamed, kNamed };  ///< the kind that create() tries first
+  enum class Temporaries { kUnnamed, kNamed };  ///< which type of temporary file create() tries first
 
   explicit FileTransaction(Temporaries first = Temporaries::kUnnamed);
   ~FileTransaction();
   FileTransaction(const FileTransaction&) = delete;
   FileTransaction& operator=(const FileTransaction&) = delete;
 
-  /// Creates `folder` and its missing parents. They are removed again unless the transaction is committed.
+  /// Creates `folder` and its missing parents. If the transaction is not committed, they are removed again.
   void make_folders(const std::filesystem::path& folder);
 
-  /// Makes create() refuse `file` as an output, because it is an input of the run.
+  /// Marks `file` as an input. create() then refuses it as an output.
   void keep_input(const std::filesystem::path& file);
 
-  /// Makes create() refuse a link to `file`. Under its own name the file may be an output.
+  /// create() then refuses a link that leads to `file`. The name of `file` itself remains allowed.
   void keep_from_links(const std::filesystem::path& file);
 
-  /// Starts the file that will become `target`, and reserves `bytes` for it. A full disk or an unwritable folder is
-  /// therefore reported before any work is done. Refuses a target that is another output or a kept file.
+  /// Opens a file that will replace `target`, and reserves `bytes` for it. Thus a full disk or an unwritable folder is
+  /// reported before any work is done. Refuses a target that is another output of the transaction or an input.
   [[nodiscard]] Handle create(const std::filesystem::path& target, std::int64_t bytes = 0);
 
   void append(Handle handle, std::span<const std::byte> bytes);
   void append(Handle handle, std::string_view text);
 
-  /// Puts every file in its place.
+  /// Puts every file in its place. Calls before it have changed no existing file.
   void commit();
 
  private:
   struct File {
     std::filesystem::path target;
-    std::filesystem::path temporary;  // empty: the file has no name yet, or is written in place
-    int descriptor = -1;              // -1: written in place, from `buffer`
+    std::filesystem::path temporary;  // empty if the file has no name yet, or if commit() writes to the target itself
+    int descriptor = -1;              // -1 if commit() writes `buffer` to the target itself
     std::string buffer;
     [[nodiscard]] bool in_place() const { return descriptor < 0 && temporary.empty(); }
   };
@@ -93,9 +94,10 @@ class FileTransaction {
 
   Temporaries first_;
   std::vector<File> files_;
-  std::vector<std::filesystem::path> folders_;  // created here, outermost first
+  std::vector<std::filesystem::path> folders_;  // created by this transaction, the outermost folder first
   std::vector<std::filesystem::path> inputs_, kept_from_links_;
-  std::vector<std::filesystem::path> looked_at_;  // folders in which sets left by killed processes have been finished
+  // Folders in which this transaction has already finished the sets of killed processes.
+  std::vector<std::filesystem::path> looked_at_;
 };
 
 }  // namespace attend::io

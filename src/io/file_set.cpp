@@ -36,12 +36,13 @@ std::optional<fs::path> link_text(const fs::path& link) {
   return error ? std::nullopt : std::optional(std::move(text));
 }
 
-/// The names that a set uses for one of its targets. They depend only on the set's folder, the target and its number.
+/// The names that a set uses for one of its targets. They depend only on the set's folder, the target and its number in
+/// the set.
 struct Entry {
   fs::path target;
-  // hidden, next to the target: new content, old content, and the link before it replaces the target
+  // Hidden files next to the target: the new content, the old content, and the link before it replaces the target.
   fs::path fresh, old, link;
-  fs::path now;  // set/now/<number>, to which the target points while the set is active
+  fs::path now;  // set/now/<number>; while the set is active, the target is a link to it
 
   Entry(const fs::path& set, std::size_t number, fs::path target_in)
       : target(std::move(target_in)), now(set / "now" / std::to_string(number)) {
@@ -53,8 +54,8 @@ struct Entry {
     link = hidden("link");
   }
 
-  /// Returns whether the target points to this set. The set's name is random, so the end of the link text identifies
-  /// it; the beginning may be relative or absolute.
+  /// Returns whether the target is a link into this set. The name of the set is random, so the end of the link's text
+  /// identifies it. The beginning of the text may be relative or absolute.
   [[nodiscard]] bool is_under_way() const {
     const auto text = link_text(target);
     if (!text) return false;
@@ -66,13 +67,13 @@ struct Entry {
   }
 };
 
-/// Returns the text of a link in set/at, set/old or set/new to a file. The text is relative if the file is next to the
-/// set, so that their folder can be moved.
+/// Returns the text of a link to a file, for a link in the folders set/at, set/old or set/new. If the file is next to
+/// the set, the text is relative, so that the folder of both can be moved.
 fs::path text_inside(const fs::path& set, const fs::path& to) {
   return folder_of(to) == folder_of(set) ? fs::path("..") / ".." / to.filename() : fs::absolute(to);
 }
 
-/// Returns the text of the link that replaces the target.
+/// Returns the text of the link that replaces the target while the set is active.
 fs::path text_at_target(const fs::path& set, const Entry& entry) {
   const fs::path from_set = entry.now.lexically_relative(folder_of(set));
   return folder_of(entry.target) == folder_of(set) ? from_set : fs::absolute(entry.now);
@@ -91,8 +92,9 @@ std::vector<Entry> entries_of(const fs::path& set) {
   }
 }
 
-/// Completes the set: gives every target its old or new content, by the state of the set, and removes every trace of
-/// the set. Never throws; a later call does what fails now.
+/// Completes the set. If its link `now` selects the old files, restores the old content of every target; if it selects
+/// the new files, puts them in place. Then removes all files of the set. Never throws. If a step fails, a later call
+/// repeats it.
 void finish(const fs::path& set) noexcept {
   try {
     const auto state = link_text(set / "now");
@@ -102,16 +104,16 @@ void finish(const fs::path& set) noexcept {
         const fs::path& right = is_new ? entry.fresh : entry.old;
         struct stat status = {};
         const bool is_there = ::lstat(right.c_str(), &status) == 0;
-        const bool was_new = !is_there && !is_new && entry.is_under_way();  // the target did not exist before
+        const bool was_new = !is_there && !is_new && entry.is_under_way();  // the target did not exist before the set
         if (is_there && ::rename(right.c_str(), entry.target.c_str()) != 0) return;
         if (was_new && ::unlink(entry.target.c_str()) != 0) return;
       }
       for (const fs::path* rest : {&entry.fresh, &entry.old, &entry.link}) ::unlink(rest->c_str());
     }
     std::error_code error;
-    fs::remove(set / "now", error);  // first, because without it only the folder remains to be removed
+    fs::remove(set / "now", error);  // removed first, because then only the folder remains to be removed
     fs::remove_all(set, error);
-  } catch (const std::exception&) {  // out of memory
+  } catch (const std::exception&) {  // for example, out of memory
   }
 }
 
@@ -165,7 +167,7 @@ void finish_left_sets(const fs::path& folder) {
 void finish_left_set_of(const fs::path& target) {
   const auto text = link_text(target);
   if (!text) return;
-  const fs::path set = folder_of(folder_of(*text));  // <set>/now/<number>
+  const fs::path set = folder_of(folder_of(*text));  // the text has the form <set>/now/<number>
   if (!set.filename().string().starts_with(kPrefix)) return;
   lock_and_finish(text->is_absolute() ? set : folder_of(target) / set);
 }
@@ -190,11 +192,11 @@ FileSet::FileSet(std::vector<fs::path> targets) : targets_(std::move(targets)) {
       make_link(text_inside(folder_, entry.old), folder_ / "old" / number);
       make_link(text_inside(folder_, entry.fresh), folder_ / "new" / number);
     }
-    make_link("old", folder_ / "now");  // from here on, a failure must undo changes
+    make_link("old", folder_ / "now");  // a failure from here on requires that changes are undone
     for (std::size_t i = 0; i < targets_.size(); ++i) {
       const Entry entry(folder_, i, targets_[i]);
       const int linked = ::linkat(AT_FDCWD, entry.target.c_str(), AT_FDCWD, entry.old.c_str(), 0);
-      if (linked != 0 && errno != ENOENT) check(linked);  // a target may be new
+      if (linked != 0 && errno != ENOENT) check(linked);  // ENOENT means that the target did not exist before
     }
   } catch (...) {
     finish(folder_);

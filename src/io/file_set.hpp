@@ -1,6 +1,6 @@
-// Replaces several files at one moment, for every reader, even if the process is killed.
+// Replaces several files at one moment. This holds for every reader, even if the process is killed.
 //
-// A rename replaces one file at a time. A set therefore has a folder, .attend-set-<id>, with a link `now` that selects
+// A rename replaces only one file. A set of files therefore has a folder, .attend-set-<id>. A link `now` in it selects
 // the old or the new files:
 //
 //   before    O.bin                                   the old file                  dV.bin           the old file
@@ -8,11 +8,11 @@
 //   2         O.bin  -> .attend-set-<id>/now/0        now -> new: the new file      dV.bin -> .../1  the new file
 //   after     O.bin                                   the new file                  dV.bin           the new file
 //
-// Steps 1 and 3 replace names one after another, but no such replacement changes the content behind a name. Step 2 is a
-// single rename. A process killed at any time leaves names that lead either all to the old files or all to the new
-// ones. The next set in the folder finishes the work: it rolls back if step 2 was not reached, and forward otherwise.
-// This protects against killed processes; after a power failure the file system decides which changes have reached the
-// disk.
+// Step 3 leads from line 2 to the last line. Steps 1 and 3 replace names one after another, but do not change the
+// content to which a name leads. Step 2 is a single rename. If a process is killed at any time, either all names lead
+// to the old files, or all lead to the new ones. The next set in the folder completes the work. It restores the old
+// files if step 2 was not reached, and otherwise puts the new files in place. All this protects against killed
+// processes. After a power failure, the file system determines which changes have reached the disk.
 #pragma once
 
 #include <cstddef>
@@ -22,8 +22,8 @@
 
 namespace attend::io {
 
-/// Excludes other processes' sets from a folder. A reader that opens several files of a folder holds a shared lock. Has
-/// no effect on file systems that cannot lock folders.
+/// A lock that keeps sets of other processes out of a folder. A reader that opens several files of a folder holds a
+/// shared lock. The lock has no effect on file systems that cannot lock folders.
 class FolderLock {
  public:
   enum class Kind { kShared, kExclusive };
@@ -38,29 +38,29 @@ class FolderLock {
   int descriptor_;
 };
 
-/// Locks each folder of these files, in an order that is the same for every process.
+/// Locks the folder of each of these files. The order is the same in every process, so that processes cannot deadlock.
 [[nodiscard]] std::vector<FolderLock> lock_folders_of(const std::vector<std::filesystem::path>& files);
 
-/// Finish the sets that killed processes have left in the folder, or the set that `target` points to. Wait for sets of
-/// living processes.
+/// Complete the sets that killed processes have left in the folder, or the set that `target` leads to. If the process
+/// of a set is alive, they wait for it.
 void finish_left_sets(const std::filesystem::path& folder);
 void finish_left_set_of(const std::filesystem::path& target);
 
-/// A set under construction. The caller holds lock_folders_of(targets), puts the new content at fresh(i) for each
-/// target i, and calls switch_over(). Without that, the destructor undoes everything.
+/// A set that is being prepared. The caller must hold lock_folders_of(targets). It puts the new content of each target
+/// i at fresh(i) and then calls switch_over(). Without switch_over(), the destructor undoes all changes.
 class FileSet {
  public:
-  /// @throws std::system_error if the file system does not support symbolic and hard links. In that case nothing has
-  ///   changed.
+  /// @throws std::system_error if the file system does not support symbolic and hard links. Nothing has changed then.
   explicit FileSet(std::vector<std::filesystem::path> targets);
   ~FileSet();
   FileSet(const FileSet&) = delete;
   FileSet& operator=(const FileSet&) = delete;
 
-  /// Returns the path for the new content of target i: a hidden name in the target's folder, which does not exist yet.
+  /// Returns the path at which the caller must put the new content of target i. It is a hidden name in the target's
+  /// folder. No file with that name exists yet.
   [[nodiscard]] std::filesystem::path fresh(std::size_t i) const;
 
-  /// Switches all targets to the new content. @throws std::system_error before any change is visible to a reader.
+  /// Switches all targets to their new content. @throws std::system_error before a reader can see any change.
   void switch_over();
 
  private:

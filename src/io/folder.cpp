@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::string_view kForm = "a folder such as B2_H8_S512_D64 or B2_H8_Hkv2_Sq128_Sk512_D64_Dv32_bf16";
 
-/// Consumes "_<letters><number>" from the front of a name; the first part has no underscore.
+/// Parses a folder name from left to right. Each step consumes "_<letters><number>"; the first one has no underscore.
 class NameParser {
  public:
   explicit NameParser(std::string_view name) : name_(name), rest_(name) {}

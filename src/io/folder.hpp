@@ -8,8 +8,8 @@
 //     dQ.bin dK.bin dV.bin                        results of backward
 //   B2_H8_Hkv2_Sq128_Sk512_D64_Dv32_bf16/         a name with all optional parts
 //
-// Files are little-endian, C order, (batch, heads, seqlen, head_dim). A name contains only the parts that differ from
-// the default:
+// Files are little-endian and in C order, with the dimensions (batch, heads, seqlen, head_dim). A name contains only
+// those sizes that differ from their defaults:
 //   B<batch>_H<heads>[_Hkv<key heads>]_S<rows> or _Sq<query rows>_Sk<keys>
 //   _D<head_dim>[_Dv<head_dim of V>][_f16|_bf16|_f64]
 #pragma once
@@ -30,18 +30,19 @@ namespace attend::io {
   return dtype == DType::kF64 ? DType::kF64 : DType::kF32;
 }
 
-/// Returns every file of a folder that attend reads or writes: a problem's tensors, and the gradients of its options.
+/// Returns the names of all files in a folder that attend reads or writes: the tensors of a problem, and the gradients
+/// of its options.
 [[nodiscard]] std::vector<std::string> tensor_files();
 
 /// The problem that a folder's name describes.
 struct FolderSpec {
   std::int64_t batch = 1;
   std::int64_t num_heads = 1;
-  std::int64_t num_heads_kv = 1;  ///< divides num_heads
+  std::int64_t num_heads_kv = 1;  ///< must divide num_heads
   std::int64_t seqlen_q = 1;
   std::int64_t seqlen_k = 1;
-  std::int64_t head_dim = 1;    ///< 1 to 512, of Q and K
-  std::int64_t head_dim_v = 1;  ///< 1 to 512, of V and O
+  std::int64_t head_dim = 1;    ///< head_dim of Q and K, 1 to 512
+  std::int64_t head_dim_v = 1;  ///< head_dim of V and O, 1 to 512
   DType dtype = DType::kF32;
 
   [[nodiscard]] Shape q_shape() const { return {batch, num_heads, seqlen_q, head_dim}; }
@@ -52,21 +53,22 @@ struct FolderSpec {
   bool operator==(const FolderSpec&) const = default;
 };
 
-/// Returns the first tensor of a problem that has more than 2^62 bytes, as "Q of shape (...)", or nothing.
+/// Returns the first tensor of a problem that has more than 2^62 bytes, in the form "Q of shape (...)". Returns nothing
+/// if there is none.
 [[nodiscard]] std::optional<std::string> oversized_tensor(const FolderSpec& spec);
 
-/// Returns the name of a problem, which is unique.
+/// Returns the folder name of a problem. Different problems have different names.
 [[nodiscard]] std::string folder_name(const FolderSpec& spec);
 
-/// The inverse of folder_name(). Accepts only names that folder_name() returns, so that each problem has a single name.
-/// @throws Error (kIo) naming the invalid part: spelling, a size out of range, heads that do not divide, or a tensor of
-///   more than 2^62 bytes.
+/// Inverse of folder_name(). Accepts only names that folder_name() can return, so that each problem has a single name.
+/// @throws Error (kIo) naming the invalid part. Possible faults are the spelling, a size out of range, a number of
+///   heads that does not divide the other, and a tensor of more than 2^62 bytes.
 [[nodiscard]] FolderSpec parse_folder_name(std::string_view name);
 
-/// Parses the last part of a path, even for "." and for paths that end in a slash.
+/// Parses the last component of a path. Also accepts "." and paths that end in a slash.
 [[nodiscard]] FolderSpec parse_folder_path(const std::filesystem::path& folder);
 
-/// Reads folder/file, whose size must equal that of the tensor.
+/// Reads the file folder/file. Its size must equal that of the tensor.
 /// @throws Error (kIo) naming the file, its size, and the size according to the folder's name.
 [[nodiscard]] HostTensor read_bin(const std::filesystem::path& folder, std::string_view file, DType dtype,
                                   const Shape& shape);

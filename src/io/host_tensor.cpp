@@ -12,7 +12,7 @@
 namespace attend::io {
 namespace {
 
-constexpr std::size_t kAlignment = 64;  // bytes of a cache line, and of the widest SIMD vector
+constexpr std::size_t kAlignment = 64;  // size in bytes of a cache line, and of the widest SIMD vector
 constexpr std::int64_t kMaxBytes = std::int64_t{1} << 62;
 constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
 
@@ -57,7 +57,7 @@ HostTensor::HostTensor(DType dtype, const Shape& shape) {
 }
 
 void HostTensor::poison() noexcept {
-  if (size_ != 0) std::memset(memory_.get(), 0xFF, size_);  // all bits set is a NaN in every float type
+  if (size_ != 0) std::memset(memory_.get(), 0xFF, size_);  // with all bits set, an element of any float type is NaN
 }
 
 void HostTensor::fill(double value) {

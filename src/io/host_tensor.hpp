@@ -1,4 +1,4 @@
-// A tensor that owns host memory: the readers return it, and the program computes into it.
+// A tensor that owns host memory. Functions that read files return it, and the program computes into it.
 #pragma once
 
 #include <cstddef>
@@ -12,17 +12,18 @@
 
 namespace attend::io {
 
-/// Returns the bytes of a dense tensor, or nothing if a size is negative or the product does not fit into 62 bits.
+/// Returns the size in bytes of a dense tensor. Returns nothing if an extent is negative or the result does not fit
+/// into 62 bits.
 [[nodiscard]] std::optional<std::int64_t> tensor_bytes(DType dtype, const Shape& shape) noexcept;
 
-/// Throws Error (kInvalidArgument) starting with `what` if `bytes` exceed the machine's physical memory. Allocating
-/// them would succeed, but using them would kill the process.
+/// Throws Error (kInvalidArgument), whose text starts with `what`, if `bytes` exceeds the machine's physical memory.
+/// The allocation itself would succeed, but the system would kill the process when it uses the memory.
 void require_memory(std::string_view what, std::int64_t bytes);
 
-/// A dense row-major (batch, heads, seqlen, head_dim) tensor, 64-byte aligned. Movable, not copyable.
+/// A dense row-major (batch, heads, seqlen, head_dim) tensor, 64-byte aligned. It can be moved but not copied.
 class HostTensor {
  public:
-  /// A tensor without elements.
+  /// Makes a tensor without elements.
   HostTensor() = default;
 
   /// Allocates uninitialised elements. @throws Error (kInvalidArgument) if the memory is not available.
@@ -35,13 +36,14 @@ class HostTensor {
   [[nodiscard]] std::span<std::byte> bytes() noexcept { return {memory_.get(), size_}; }
   [[nodiscard]] std::span<const std::byte> bytes() const noexcept { return {memory_.get(), size_}; }
 
-  /// Sets every float to NaN, so that any comparison detects an unwritten element.
+  /// Sets every float to NaN, so that a comparison detects elements that are never written.
   void poison() noexcept;
 
   /// Sets every element to `value`, rounded to the dtype.
   void fill(double value);
 
-  /// Returns a copy in another dtype, each element rounded once (through float32 if the target is a 16-bit type).
+  /// Returns a copy in another dtype. Each element is rounded once. If the target is a 16-bit type, it is first
+  /// converted to float32.
   [[nodiscard]] HostTensor converted(DType dtype) const;
 
  private:

@@ -17,7 +17,7 @@ namespace {
 constexpr std::string_view kMagic = "\x93NUMPY";
 constexpr std::size_t kVersionAt = 6;
 constexpr std::size_t kLengthAt = 8;
-constexpr std::size_t kAlignment = 64;  // the data starts at a multiple of this
+constexpr std::size_t kAlignment = 64;  // the data starts at a multiple of this many bytes
 constexpr std::string_view kAllowedTypes =
     "'<f4' (f32), '<f2' (f16), '<f8' (f64), '<V2' (bf16, two opaque bytes), '|b1' (bool), all little-endian";
 
@@ -26,9 +26,9 @@ static_assert(core::kDTypes.size() == 9,
 
 constexpr std::string_view kIntegers = "'<i4' (i32), '<i8' (i64)";
 
-constexpr std::string_view kBF16WithoutOrder = "|V2";  // NumPy's spelling of two opaque bytes
+constexpr std::string_view kBF16WithoutOrder = "|V2";  // NumPy writes the type of two opaque bytes in this form
 
-/// Returns text of a file in printable form, on one line.
+/// Returns text from a file as one line, in which unprintable characters are replaced by '?'.
 std::string printable(std::string_view text) {
   constexpr std::size_t kLongest = 40;
   std::string out;
@@ -36,7 +36,8 @@ std::string printable(std::string_view text) {
   return text.size() > kLongest ? out + "..." : out;
 }
 
-/// Parser of the header's dictionary, a Python literal: {'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }
+/// Parses the dictionary in a file's header, a Python literal: {'descr': '<f4', 'fortran_order': False, 'shape': (2,
+/// 3), }
 class DictionaryParser {
  public:
   DictionaryParser(std::string_view text, std::string_view name, bool takes_integers)
@@ -170,7 +171,7 @@ std::size_t little_endian(std::span<const std::byte> bytes) {
 
 Shape four_dimensions(const NpyHeader& header, NpyRank rank, std::string_view name) {
   struct Rule {
-    std::uint32_t ranks;  // bit r: rank r is allowed
+    std::uint32_t ranks;  // if bit r is set, rank r is allowed
     std::string_view text;
   };
   constexpr std::array<Rule, 4> kRules = {{{1U << 4, "4"},
@@ -231,7 +232,7 @@ std::string npy_header(DType dtype, std::span<const std::int64_t> shape) {
 
 namespace {
 
-/// Reads a file. shape_of(header) returns the four sizes for the header's shape.
+/// Reads a file. shape_of(header) returns the tensor's four sizes for the header's shape.
 template <class ShapeOf>
 HostTensor read_elements(const std::filesystem::path& path, bool takes_integers, const ShapeOf& shape_of) {
   const InputFile file(path);

@@ -1,4 +1,5 @@
-// Compiled with -ffp-contract=off: a fused multiply-add would round once instead of twice and change the bits.
+// This file is compiled with -ffp-contract=off. A fused multiply-add would round once instead of twice, which would
+// change the bits of results.
 #include "io/random_normal.hpp"
 
 #include <array>
@@ -13,10 +14,11 @@ constexpr double kLn2 = 0.693147180559945309417232;
 constexpr double kHalfPi = 1.57079632679489661923132;
 constexpr double kSqrtHalf = 0.707106781186547524400844;
 constexpr double kTwoToMinus32 = 0x1p-32;
-// separates the counters from those of dropout, whose fourth word is the offset
+// The fourth word of the counter differs from that of dropout, which is dropout's offset.
 constexpr std::uint32_t kCounterTag = 1;
 
-/// Returns ln x for 0 < x <= 1: ln(2^e m) = e ln 2 + 2 artanh((m - 1) / (m + 1)), m in [sqrt(1/2), sqrt(2)).
+/// Returns ln x for 0 < x <= 1. For x = 2^e m with m in [sqrt(1/2), sqrt(2)), it is e ln 2 + 2 artanh((m - 1) / (m +
+/// 1)).
 double natural_log(double x) {
   int exponent = 0;
   double m = std::frexp(x, &exponent);
@@ -25,7 +27,7 @@ double natural_log(double x) {
     --exponent;
   }
   const double s = (m - 1) / (m + 1);
-  const double square = s * s;  // < 0.0295: term 12 is below 2^-60
+  const double square = s * s;  // below 0.0295, so the 12th term of the series is below 2^-60
   double sum = 0;
   for (int n = 25; n >= 1; n -= 2) sum = sum * square + 1.0 / n;
   return exponent * kLn2 + 2 * s * sum;
@@ -36,15 +38,15 @@ struct SineCosine {
   double cosine;
 };
 
-/// Returns sine and cosine of 2 pi turn, 0 <= turn < 1, by Taylor's series on [-pi/4, pi/4] and the quadrant.
+/// Returns sine and cosine of 2 pi turn, for 0 <= turn < 1. Uses Taylor's series on [-pi/4, pi/4] and the quadrant.
 SineCosine sine_cosine_of_turn(double turn) {
-  const double quarters = 4 * turn;  // exact
+  const double quarters = 4 * turn;  // this product is exact
   const int quadrant = static_cast<int>(quarters + 0.5);
   const double x = (quarters - quadrant) * kHalfPi;
   const double square = x * x;
   double sine = 0;
   double cosine = 0;
-  for (int n = 19; n >= 3; n -= 2) {  // sums 1 - x^2/(2*3) (1 - x^2/(4*5) (...)) from the inside out
+  for (int n = 19; n >= 3; n -= 2) {  // sums 1 - x^2/(2*3) (1 - x^2/(4*5) (...)), beginning with the innermost term
     sine = (1 - sine) * square / (n * (n - 1.0));
     cosine = (1 - cosine) * square / ((n - 1.0) * (n - 2.0));
   }

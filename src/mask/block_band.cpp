@@ -15,20 +15,20 @@ using core::kMaskTile;
 using core::SeenTiles;
 using core::TilePattern;
 
-/// The tiles that a band would have, for comparison.
+/// Compares the tiles of a mask with the tiles that a band would have.
 class BandTiles {
  public:
   BandTiles(const BlockTiles& tiles, const BlockBand& band)
       : tiles_(tiles), band_(band), known_(tiles.patterns.size(), kUnknown) {}
 
-  /// Returns whether the row of tiles equals that of the band.
+  /// Returns whether a row of tiles equals that of the band.
   [[nodiscard]] bool is_row(std::int64_t tile_row, std::span<const SeenTiles> row) {
     const std::int64_t first_row = tile_row * kMaskTile;
     const std::int64_t last_row = std::min(first_row + kMaskTile, tiles_.seqlen_q) - 1;
     const std::int64_t first_key = std::max<std::int64_t>(0, first_row - band_.left);
     const std::int64_t last_key = std::min(last_row + band_.right, tiles_.seqlen_k - 1);
     if (first_key > last_key) return row.empty();
-    std::int64_t next = first_key / kMaskTile;  // next tile that must be visible
+    std::int64_t next = first_key / kMaskTile;  // the next key tile that must be visible
     for (const SeenTiles& some : row) {
       if (some.begin != next || !is_run(first_row, last_row, some)) return false;
       next = some.end;
@@ -37,15 +37,15 @@ class BandTiles {
   }
 
  private:
-  /// Returns whether a run equals that of the band. For a run of full tiles, checking both ends is enough, because a
-  /// band has no holes.
+  /// Returns whether a run of tiles equals that of the band. For a run of full tiles, it is enough to check both ends,
+  /// because a band has no holes.
   [[nodiscard]] bool is_run(std::int64_t first_row, std::int64_t last_row, const SeenTiles& some) {
     if (some.pattern != kAllSeen) return is_pattern(first_row, some.begin * kMaskTile, some.pattern);
     const std::int64_t last_key = std::min(some.end * kMaskTile, tiles_.seqlen_k) - 1;
     return sees(first_row, last_key) && sees(last_row, some.begin * kMaskTile);
   }
   /// Returns whether a pattern equals that of the band. Complete tiles at the same distance from the diagonal have the
-  /// same pattern, which is checked once.
+  /// same pattern, so it is checked only once.
   [[nodiscard]] bool is_pattern(std::int64_t first_row, std::int64_t first_key, std::int32_t number) {
     const bool is_whole = first_row + kMaskTile <= tiles_.seqlen_q && first_key + kMaskTile <= tiles_.seqlen_k;
     std::int64_t& known = known_[static_cast<std::size_t>(number)];
@@ -57,7 +57,7 @@ class BandTiles {
     if (is_whole) known = first_key - first_row;
     return true;
   }
-  /// Returns the tile's rows that see a key, one bit each.
+  /// Returns a word in which bit r is 1 if row r of the tile sees the key.
   [[nodiscard]] std::uint64_t rows_that_see(std::int64_t first_row, std::int64_t key) const {
     if (key >= tiles_.seqlen_k) return 0;
     const std::int64_t first = std::max(first_row, key - band_.right);
@@ -73,10 +73,11 @@ class BandTiles {
 
   const BlockTiles& tiles_;
   BlockBand band_;
-  std::vector<std::int64_t> known_;  // for each pattern, its verified distance to the right of the diagonal
+  // For each pattern, the distance to the right of the diagonal for which it has been verified.
+  std::vector<std::int64_t> known_;
 };
 
-/// The first and the last key that a row sees, or an empty range.
+/// The first and the last key that a row sees. The range is empty if last < first.
 struct Keys {
   std::int64_t first = 0, last = -1;
 };
@@ -101,10 +102,10 @@ Keys keys_of(const BlockTiles& tiles, const core::HeadTiles& head, std::int64_t 
   return keys;
 }
 
-/// Returns the narrowest band that contains the first and last row of each tile.
+/// Returns the narrowest band that contains the visible pairs of the first and the last row of each tile.
 BlockBand narrowest(const BlockTiles& tiles) {
   const core::HeadTiles head(&tiles, 0, 0);
-  BlockBand band = {-tiles.seqlen_k, -tiles.seqlen_q};  // contains no pair
+  BlockBand band = {-tiles.seqlen_k, -tiles.seqlen_q};  // a band that contains no pair
   for (std::int64_t first = 0; first < tiles.seqlen_q; first += kMaskTile) {
     for (const std::int64_t row : {first, std::min(first + kMaskTile, tiles.seqlen_q) - 1}) {
       const Keys keys = keys_of(tiles, head, row);
@@ -130,7 +131,7 @@ std::optional<BlockBand> band_of(const BlockTiles& tiles) {
       }
     }
   }
-  // A side that hides no key is open.
+  // If one side of the band hides no key, that side is open.
   if (band.left >= tiles.seqlen_q - 1) band.left = BlockBand::kOpen;
   if (band.right >= tiles.seqlen_k - 1) band.right = BlockBand::kOpen;
   return band;

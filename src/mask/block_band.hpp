@@ -1,4 +1,4 @@
-// Detects block masks that are windows, for which kernels have special code.
+// Detects block masks that are windows. Kernels have special code for windows.
 #pragma once
 
 #include <optional>
@@ -7,8 +7,8 @@
 
 namespace attend::mask {
 
-/// Returns the window that equals the tiles, if it exists and is the same for every head and sequence: a row sees keys
-/// from row - left to row + right, both counted from the first.
+/// Returns the window that equals the tiles, if there is one and it is the same for every head and sequence. Row i then
+/// sees keys i - left to i + right, where rows and keys are both counted from 0.
 [[nodiscard]] std::optional<core::BlockBand> band_of(const core::BlockTiles& tiles);
 
 }  // namespace attend::mask

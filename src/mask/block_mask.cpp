@@ -1,4 +1,4 @@
-// The public functions of BlockMask.
+// Implements the public functions of BlockMask.
 #include "attend/block_mask.hpp"
 
 #include <utility>

@@ -13,7 +13,7 @@ using expr::Interval;
 
 constexpr std::int64_t kBlock = 64;
 
-/// Returns bounds of any element of a type.
+/// Returns bounds that contain every element of a type.
 Interval any_of(expr::Type type) {
   if (type == expr::Type::kBool) return {0, 1};
   if (type == expr::Type::kInt) {
@@ -22,10 +22,10 @@ Interval any_of(expr::Type type) {
   return {-std::numeric_limits<double>::infinity(), std::numeric_limits<double>::infinity(), true};
 }
 
-/// Initial value of hulls.
+/// Bounds of an empty set, the initial value when bounds are computed.
 constexpr Interval kEmpty = {std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity()};
 
-/// Returns bounds of elements first to first + count - 1 of a row that begins at `offset`.
+/// Returns bounds of `count` elements, starting with number `first`, in a row that begins at `offset`.
 Interval of_elements(const cpu::CapturedView& view, expr::Type type, std::int64_t offset, std::int64_t first,
                      std::int64_t count) {
   const std::int64_t stride = view.rank == 0 ? 0 : view.stride[view.rank - 1];
@@ -44,7 +44,8 @@ Interval of_elements(const cpu::CapturedView& view, expr::Type type, std::int64_
 }  // namespace
 
 CaptureBounds::Levels CaptureBounds::levels_of(const expr::Capture& capture, const cpu::CapturedView& view) {
-  constexpr std::int64_t kMostBlocks = 1 << 20;  // 24 MiB, and the same for all higher levels together
+  // limit; 2^20 blocks take 24 MiB, and all higher levels together take as much again.
+  constexpr std::int64_t kMostBlocks = 1 << 20;
   Levels levels;
   levels.of_all = any_of(capture.type);
   const std::int32_t last = view.rank - 1;
@@ -98,8 +99,8 @@ CaptureBounds::CaptureBounds(const expr::Graph& graph, expr::Id result, std::spa
   }
 }
 
-/// Returns bounds of blocks of a row. Uses at most two intervals per level: from both ends inwards, those that are not
-/// half of an interval of the next level.
+/// Returns bounds of a range of blocks of a row. On each level it uses at most two intervals. It proceeds from both
+/// ends inwards and uses an interval only if it is not half of an interval of the next level that is also needed.
 Interval CaptureBounds::in_row(const Levels& levels, std::int64_t row, std::int64_t first, std::int64_t last) {
   std::int64_t from = first / kBlock, to = last / kBlock;
   Interval all = kEmpty;

@@ -1,5 +1,5 @@
-// Bounds of the elements of a mask function's tensors, over ranges of subscripts. They detect tiles that documents or
-// padding make empty.
+// Bounds of the elements of a mask function's tensors, for ranges of subscripts. With these bounds, tiles are detected
+// that documents or padding make empty.
 #pragma once
 
 #include <cstdint>
@@ -12,22 +12,23 @@
 
 namespace attend::mask {
 
-/// Reads the tensors that `result` depends on, once, in the constructor.
+/// Bounds of the tensors on which `result` depends. The constructor reads the tensors once.
 class CaptureBounds {
  public:
   CaptureBounds(const expr::Graph& graph, expr::Id result, std::span<const cpu::CapturedView> captures);
 
-  /// Returns bounds for expr::LoadBounds. They may include up to 63 additional elements at either end of the last
-  /// dimension. They are also wider than necessary for many rows at once, and for tensors of more than 2^20 blocks of
-  /// 64 elements.
+  /// Returns bounds in the form of expr::LoadBounds. They may include up to 63 additional elements at either end of the
+  /// last dimension. They are also wider than necessary for ranges of many rows, and for tensors of more than 2^20
+  /// blocks of 64 elements.
   [[nodiscard]] expr::Interval of(std::int32_t capture, std::span<const expr::Interval> subscripts) const;
 
  private:
-  /// Bounds of a capture for blocks of its last dimension, for each row: level n has the bounds of 2^n blocks.
+  /// Bounds of a capture for blocks of its last dimension, for each row. Level n has the bounds of groups of 2^n
+  /// blocks.
   struct Levels {
-    std::vector<std::int64_t> extents;  // extents of the dimensions before the last one
+    std::vector<std::int64_t> extents;  // extents of all dimensions except the last one
     std::int64_t rows = 1;
-    std::vector<std::vector<expr::Interval>> of_blocks;  // empty: the tensor is too large
+    std::vector<std::vector<expr::Interval>> of_blocks;  // empty if the tensor is too large
     expr::Interval of_all;
   };
   static Levels levels_of(const expr::Capture& capture, const cpu::CapturedView& view);

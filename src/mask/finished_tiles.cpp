@@ -35,7 +35,8 @@ void number_by_first_use(BlockTiles& tiles) {
   tiles.patterns = std::move(patterns);
 }
 
-/// Returns the number of visible pairs. Above 2^53 it is rounded, in this order of additions.
+/// Returns the number of visible pairs. If it exceeds 2^53, it is rounded, in a way that depends on the order of
+/// additions here.
 double num_pairs(const BlockTiles& tiles) {
   std::vector<std::int64_t> of_patterns;
   for (const TilePattern& pattern : tiles.patterns) {

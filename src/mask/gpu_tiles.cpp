@@ -19,7 +19,7 @@ using expr::Node;
 using expr::Op;
 using expr::Variable;
 
-/// Returns whether the value varies within a tile.
+/// Returns whether the value may differ between the rows or keys of a tile.
 bool asks_for_row_or_key(const expr::Graph& graph, Id id) {
   const std::vector<bool> needed = graph.needed_by(id);
   for (std::size_t n = 0; n < needed.size(); ++n) {
@@ -31,8 +31,8 @@ bool asks_for_row_or_key(const expr::Graph& graph, Id id) {
   return false;
 }
 
-/// Sets has_bounds of captures. Bounds of runs are useful for loads whose subscripts, except the last one, are constant
-/// within a tile.
+/// Sets has_bounds of captures. Bounds of consecutive elements are useful if all subscripts except the last one are
+/// constant within a tile.
 void set_has_bounds(const expr::Graph& graph, Id root, std::vector<core::MaskCapture>& captures) {
   const std::vector<bool> needed = graph.needed_by(root);
   for (std::size_t n = 0; n < needed.size(); ++n) {

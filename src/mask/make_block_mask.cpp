@@ -1,5 +1,6 @@
-// Evaluates a mask function to tiles. Bounds classify rectangles of tiles, from large ones to small ones. The function
-// is evaluated only in tiles that the bounds cannot classify.
+// Evaluates a mask function and makes tiles. Bounds of the function classify rectangles of tiles as empty or full,
+// first large rectangles and then smaller ones. The function itself is evaluated only in tiles that the bounds cannot
+// classify.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,7 +9,7 @@
 #include <unordered_map>
 #include <utility>
 
-#define XXH_INLINE_ALL  // header only, adds no library
+#define XXH_INLINE_ALL  // makes xxhash header-only, so that no library is needed
 #include <xxhash.h>
 
 #include "attend/block_mask.hpp"
@@ -33,7 +34,7 @@ using core::TilePattern;
 using expr::Interval;
 using expr::Variable;
 
-/// A set of distinct patterns.
+/// A set of patterns. Equal patterns are stored once.
 class PatternSet {
  public:
   /// Adds a pattern and returns its number.
@@ -54,14 +55,14 @@ class PatternSet {
   std::unordered_map<std::uint64_t, std::vector<std::int32_t>> by_hash_;
 };
 
-/// Rows of tiles of one head, and their tiles in any order.
+/// Some rows of tiles of one head. The tiles of a row may be in any order.
 struct SomeRows {
   std::int64_t batch, head, begin, end;
-  std::vector<std::vector<SeenTiles>> seen = {};  // with pattern numbers of `patterns`
+  std::vector<std::vector<SeenTiles>> seen = {};  // their pattern numbers refer to `patterns`
   PatternSet patterns = {};
 };
 
-/// Fills SomeRows. For one thread.
+/// Fills in SomeRows objects. Not thread-safe.
 class TileMaker {
  public:
   TileMaker(const MaskFunction::State& mask, std::span<const cpu::CapturedView> captures,
@@ -78,7 +79,7 @@ class TileMaker {
   }
 
  private:
-  struct Rectangle {  // in tiles
+  struct Rectangle {  // all numbers count tiles
     std::int64_t row_begin, row_end, key_begin, key_end;
   };
 
@@ -118,7 +119,7 @@ class TileMaker {
     decide(rows, second);
   }
 
-  /// Sorts by keys and joins neighbouring full tiles.
+  /// Sorts the tiles of a row by keys, and joins neighbouring full tiles.
   static void put_in_order(std::vector<SeenTiles>& of_row) {
     std::sort(of_row.begin(), of_row.end(), [](const SeenTiles& a, const SeenTiles& b) { return a.begin < b.begin; });
     std::size_t last = 0;
@@ -172,9 +173,9 @@ class TileMaker {
   cpu::RowFunction function_;
 };
 
-/// Returns all rows of tiles, in order, in parts for the threads.
+/// Returns all rows of tiles in order, divided into parts for the threads.
 std::vector<SomeRows> parts_of(const BlockTiles& sizes) {
-  constexpr std::int64_t kTogether = 16;  // rows of tiles whose rectangles are classified together
+  constexpr std::int64_t kTogether = 16;  // number of rows of tiles whose rectangles are classified together
   std::vector<SomeRows> parts;
   for (std::int64_t batch = 0; batch < sizes.batch; ++batch) {
     for (std::int64_t head = 0; head < sizes.num_heads; ++head) {
@@ -204,8 +205,8 @@ void put_together(std::vector<SomeRows>& parts, BlockTiles& tiles) {
   tiles.patterns = patterns.take();
 }
 
-/// Returns the sizes of the mask. It has separate tiles for each sequence, or head, only if the function depends on b,
-/// or h.
+/// Returns the sizes of the mask. It has separate tiles for each sequence only if the function depends on b, and for
+/// each head only if it depends on h.
 BlockTiles sizes_of(const MaskFunction::State& mask, const BlockMaskShape& shape) {
   const auto check = [](const char* name, std::int64_t size, std::int64_t least) {
     if (size < least || size > core::kMaxLength) {

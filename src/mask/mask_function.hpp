@@ -13,10 +13,10 @@ namespace attend {
 struct MaskFunction::State {
   std::string text;
   std::vector<ScoreCapture> captures;
-  std::vector<Tensor> captured;  ///< the captures in four dimensions
+  std::vector<Tensor> captured;  ///< the captures as tensors of four dimensions
   expr::Graph graph;
-  expr::Id result = expr::kNone;  ///< a bool
-  expr::RowProgram program;       ///< computes result
+  expr::Id result = expr::kNone;  ///< the node with the function's value, a bool
+  expr::RowProgram program;       ///< program that computes `result`
 };
 
 }  // namespace attend

@@ -1,5 +1,6 @@
-// The part of ONNX Runtime's C interface that attend uses: names for its types, and the positions of functions in its
-// table, which only grows at its end. No header of ONNX Runtime is needed to build, because its wheels contain none.
+// The part of ONNX Runtime's C interface that attend uses. It declares names for the types, and the positions of
+// functions in a table that only grows at its end. The build needs no header of ONNX Runtime, because its wheels
+// contain none.
 //
 // The positions are those of onnxruntime_c_api.h. If ATTEND_ORT_INCLUDE_DIR names a folder with that header, the build
 // compares them (check_places.cpp).
@@ -10,7 +11,7 @@
 
 namespace attend::ort {
 
-// OrtStatus and so on; only their addresses are used.
+// OrtStatus, OrtValue and so on. Only their addresses are used.
 struct Status;
 struct Value;
 struct SessionOptions;
@@ -23,7 +24,7 @@ struct ShapeInfo;  ///< OrtTensorTypeAndShapeInfo
 struct MemoryInfo;
 struct Allocator;
 
-/// ONNXTensorElementDataType: the numbers of ONNX.
+/// ONNXTensorElementDataType, with the numbers of ONNX.
 enum class ElementType : int { kAny = 0, kF32 = 1, kI64 = 7, kBool = 9, kF16 = 10, kF64 = 11, kBF16 = 16 };
 
 /// OrtErrorCode.
@@ -32,27 +33,28 @@ enum class ErrorCode : int { kFail = 1, kInvalidArgument = 2, kEngine = 5, kNotI
 /// OrtCustomOpInputOutputCharacteristic.
 enum class Presence : int { kRequired = 0, kOptional = 1 };
 
-inline constexpr int kAttributeInt = 1;        ///< OrtOpAttrType
-inline constexpr std::uint32_t kVersion = 17;  ///< version of the table and of CustomOp
-inline constexpr std::uint32_t kOldest = 1;    ///< version of a table that can report an error
+inline constexpr int kAttributeInt = 1;        ///< an OrtOpAttrType
+inline constexpr std::uint32_t kVersion = 17;  ///< version of the table and of CustomOp that attend uses
+/// Version of a table that every release has and that can report an error.
+inline constexpr std::uint32_t kOldest = 1;
 
 using Table = void* const*;
 
-/// OrtApiBase.
+/// Corresponds to OrtApiBase.
 struct Base {
-  Table (*get_table)(std::uint32_t version);  ///< null if ONNX Runtime is older
+  Table (*get_table)(std::uint32_t version);  ///< returns null if ONNX Runtime is older than `version`
   const char* (*version_text)();
 };
 
-/// A function of the table: its position, in pointers, and its type.
+/// A function in the table: its position, counted in pointers, and its type.
 template <std::size_t kAt, class Type>
 struct Function {
   static constexpr std::size_t kPlace = kAt;
   [[nodiscard]] static Type* of(Table table) { return reinterpret_cast<Type*>(table[kAt]); }
 };
 
-// Functions that return a Status return null on success; the caller releases any other Status. The names are those of
-// ONNX Runtime.
+// Functions that return a Status return null on success. The caller must release any other Status. The names are those
+// of ONNX Runtime.
 using CreateStatus = Function<0, Status*(ErrorCode, const char* message)>;
 using CreateCustomOpDomain = Function<26, Status*(const char* name, Domain**)>;
 using CustomOpDomain_Add = Function<27, Status*(Domain*, const struct CustomOp*)>;
@@ -86,7 +88,7 @@ using ShapeInferContext_SetOutputTypeShape = Function<270, Status*(const InferCo
 using SetSymbolicDimensions = Function<271, Status*(ShapeInfo*, const char**, std::size_t count)>;
 using ReadOpAttr = Function<272, Status*(const Attribute*, int type, void*, std::size_t bytes, std::size_t* written)>;
 
-/// OrtCustomOp: the interface of an operator. Its functions must not throw.
+/// Corresponds to OrtCustomOp, the interface of an operator. Its functions must not throw.
 struct CustomOp {
   std::uint32_t version = kVersion;
   void* (*create_kernel)(const CustomOp*, Table, const KernelInfo*) = nullptr;  ///< superseded by create_kernel_v2
@@ -100,14 +102,14 @@ struct CustomOp {
   void (*destroy)(void* kernel) = nullptr;
   Presence (*input_presence)(const CustomOp*, std::size_t) = nullptr;
   Presence (*output_presence)(const CustomOp*, std::size_t) = nullptr;
-  int (*input_memory)(const CustomOp*, std::size_t) = nullptr;  ///< OrtMemType; 0: memory of the provider
+  int (*input_memory)(const CustomOp*, std::size_t) = nullptr;  ///< an OrtMemType; 0 means memory of the provider
   int (*variadic[4])(const CustomOp*) = {};
   Status* (*create_kernel_v2)(const CustomOp*, Table, const KernelInfo*, void** kernel) = nullptr;
   Status* (*compute_v2)(void* kernel, KernelContext*) = nullptr;
   Status* (*infer_shapes)(const CustomOp*, InferContext*) = nullptr;
   int (*first_version)(const CustomOp*) = nullptr;
   int (*last_version)(const CustomOp*) = nullptr;
-  void (*later[4])() = {};  ///< of version 18: outputs that replace inputs
+  void (*later[4])() = {};  ///< members of version 18, for outputs that replace inputs
 };
 
 }  // namespace attend::ort

@@ -1,4 +1,5 @@
-// Compiled if ATTEND_ORT_INCLUDE_DIR names ONNX Runtime's headers: checks the positions in api.hpp against the table.
+// Compares the positions in api.hpp with the table of ONNX Runtime. Compiled only if ATTEND_ORT_INCLUDE_DIR names the
+// folder of ONNX Runtime's headers.
 #include <cstddef>
 
 #include "onnxruntime_c_api.h"

@@ -21,7 +21,7 @@ bool is_float(DType dtype) {
   return dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16 || dtype == DType::kF64;
 }
 
-/// Returns a view (batch, heads, seqlen, head_dim) of Q, K or V.
+/// Returns Q, K or V as a view (batch, heads, seqlen, head_dim).
 ConstTensor view_of(const char* name, const Input& x, const char* heads_name, std::optional<std::int64_t> heads) {
   if (x.shape.size() == 4) {
     if (heads && *heads != x.shape[1]) {
@@ -115,7 +115,7 @@ void read_positions(Node& node, const std::optional<Input>& nonpad) {
 }
 
 void check_attributes(const Attributes& attributes) {
-  constexpr std::array<std::int64_t, 4> kPrecisions = {1, 10, 11, 16};  // f32, f16, f64, bf16
+  constexpr std::array<std::int64_t, 4> kPrecisions = {1, 10, 11, 16};  // ONNX's numbers of f32, f16, f64 and bf16
   const auto precision = attributes.softmax_precision.value_or(1);
   if (std::find(kPrecisions.begin(), kPrecisions.end(), precision) == kPrecisions.end()) {
     refuse("softmax_precision: {}, allowed 1, 10, 11, 16", precision);
@@ -128,7 +128,7 @@ void check_attributes(const Attributes& attributes) {
   }
 }
 
-/// Returns the first rows, or keys, of sequences `first` to `last` of a view.
+/// Returns the first `rows` rows (or keys) of sequences `first` to `last` of a view.
 template <class View>
 View part(const View& x, std::int64_t first, std::int64_t last, std::int64_t rows) {
   View result = x;
@@ -140,8 +140,8 @@ View part(const View& x, std::int64_t first, std::int64_t last, std::int64_t row
   return result;
 }
 
-/// Returns whether to use the decode kernels. They split the keys over threads, and read the keys of a group of query
-/// heads once.
+/// Returns whether the decode kernels should compute the call. They split the keys over threads, and read keys once for
+/// all query heads of a group.
 bool is_decode(const ForwardCall& call) {
   constexpr std::int64_t kMostRows = 8;
   return call.q.shape[2] <= kMostRows && call.k.shape[2] > call.q.shape[2] && call.q.dtype != DType::kF64;
@@ -173,7 +173,8 @@ Node read(const Attributes& attributes, const Inputs& inputs) {
   node.total = node.k.shape[2] + (node.past_key ? node.past_key->shape[2] : 0);
   read_mask(node, inputs.mask);
   read_positions(node, inputs.nonpad_kv_seqlen);
-  constexpr std::int64_t kWide = std::int64_t{1} << 48;  // larger than any seqlen, and far from overflow
+  // Larger than any seqlen, but small enough that sums do not overflow.
+  constexpr std::int64_t kWide = std::int64_t{1} << 48;
   node.left = std::min(attributes.left_window_size, kWide);
   node.right = attributes.is_causal != 0 ? 0 : std::min(attributes.right_window_size, kWide);
   node.qk_mode = attributes.qk_matmul_output_mode;
@@ -209,7 +210,8 @@ Band band(std::int64_t seqlen_q, std::int64_t seqlen_k, std::int64_t offset, std
     right -= keys - rows - offset;
   }
   if (left >= 0) {
-    const std::int64_t beyond = rows + offset - keys - left;  // number of last rows beyond those that see the last key
+    // Number of rows after the last row that sees the last key.
+    const std::int64_t beyond = rows + offset - keys - left;
     if (beyond > 0) {
       rows = std::max<std::int64_t>(0, rows - beyond);
       if (right >= 0) right -= beyond;

@@ -1,5 +1,5 @@
-// The operators Attention that this library registers with ONNX Runtime: one for each dtype, since opset 23. They
-// replace ONNX Runtime's operator in every model of a session that has registered the library.
+// The Attention operators that this library registers with ONNX Runtime, one for each dtype, for opset 23 and later.
+// They replace ONNX Runtime's own operator in every model of a session that has registered the library.
 #include "ort/operators.hpp"
 
 #include <cstdio>
@@ -17,9 +17,9 @@
 namespace attend::ort {
 namespace {
 
-constexpr std::size_t kNumInputs = 7;  // Q, K, V, attn_mask, past_key, past_value, nonpad_kv_seqlen
+constexpr std::size_t kNumInputs = 7;  // inputs: Q, K, V, attn_mask, past_key, past_value, nonpad_kv_seqlen
 constexpr std::size_t kMask = 3, kNonpad = 6;
-constexpr std::size_t kNumOutputs = 4;  // Y, present_key, present_value, qk_matmul_output
+constexpr std::size_t kNumOutputs = 4;  // outputs: Y, present_key, present_value, qk_matmul_output
 constexpr int kFirstOpset = 23;
 
 DType dtype_of(const char* name, ElementType type) {
@@ -47,7 +47,7 @@ struct Kernel {
   Attributes attributes;
 };
 
-/// Memory allocated by ONNX Runtime, on the device of `beside`.
+/// Memory that ONNX Runtime allocates on the device of the tensor `beside`.
 class Scratch {
  public:
   Scratch(Table table, const KernelContext* context, const Value* beside, std::size_t bytes) : table_(table) {
@@ -73,7 +73,7 @@ class Scratch {
   void* data_ = nullptr;
 };
 
-/// The inputs and outputs of a run.
+/// The inputs and outputs of one run of a node.
 class Run {
  public:
   Run(Table table, KernelContext* context) : table_(table), context_(context) {
@@ -87,7 +87,7 @@ class Run {
     return value;
   }
 
-  /// Returns nothing if the node has no such input.
+  /// Returns an input, or nothing if the node does not have it.
   [[nodiscard]] std::optional<Input> input(const char* name, std::size_t index) const {
     const Value* found = value(index);
     if (found == nullptr) return {};
@@ -101,7 +101,7 @@ class Run {
     Input input = {.dtype = dtype_of(name, type), .shape = Dimensions(rank)};
     call<GetDimensions>(table_, raw, input.shape.data(), rank);
     void* data = nullptr;
-    call<GetTensorMutableData>(table_, const_cast<Value*>(found), &data);  // only for reading
+    call<GetTensorMutableData>(table_, const_cast<Value*>(found), &data);  // the tensor is only read
     input.data = data;
     return input;
   }
@@ -112,7 +112,7 @@ class Run {
     return *std::move(found);
   }
 
-  /// Returns the memory of an output, or null if the node has no such output.
+  /// Returns the memory of an output, or null if the node does not have it.
   [[nodiscard]] void* output(std::size_t index, const Dimensions& shape) const {
     if (index >= num_outputs_) return nullptr;
     Value* value = nullptr;
@@ -133,7 +133,7 @@ class Run {
   std::size_t num_outputs_ = 0;
 };
 
-/// All keys, or all values: the input itself, or memory in which it is joined with the past.
+/// All keys, or all values. It is the input itself, or memory that holds the past followed by the input.
 class Joined {
  public:
   Joined(const Run& run, const Node& node, const std::optional<ConstTensor>& past, const ConstTensor& added,
@@ -165,7 +165,7 @@ class Joined {
   std::optional<Scratch> scratch_;
 };
 
-/// Runs a node. Checks everything before writing the first output.
+/// Runs a node. Checks all arguments before it writes the first output.
 void compute(const Kernel& kernel, KernelContext* context) {
   const Run run(kernel.table, context);
   const Inputs inputs = {.q = run.required("Q", 0),
@@ -186,7 +186,7 @@ void compute(const Kernel& kernel, KernelContext* context) {
   if (void* scores = run.output(3, qk_shape(node))) write_scores(node, keys.all(), scores);
 }
 
-/// Returns an attribute, or nothing if the node does not have it.
+/// Returns an integer attribute, or nothing if the node does not have it.
 std::optional<std::int64_t> whole_number(Table table, const KernelInfo* info, const char* name) {
   std::int64_t value = 0;
   Status* status = KernelInfoGetAttribute_int64::of(table)(info, name, &value);
@@ -229,7 +229,7 @@ Status* compute_node(void* kernel, KernelContext* context) {
   return status;
 }
 
-/// An operator of one dtype for one provider.
+/// The operator for one dtype and one provider.
 struct Operator : CustomOp {
   Operator(ElementType element, const char* provider_name) : dtype(element), provider_text(provider_name) {
     name = [](const CustomOp*) { return "Attention"; };
@@ -237,7 +237,7 @@ struct Operator : CustomOp {
     num_inputs = [](const CustomOp*) { return kNumInputs; };
     num_outputs = [](const CustomOp*) { return kNumOutputs; };
     input_type = [](const CustomOp* op, std::size_t index) {
-      if (index == kMask) return ElementType::kAny;  // bool or a float
+      if (index == kMask) return ElementType::kAny;  // the mask may be bool or a float
       return index == kNonpad ? ElementType::kI64 : static_cast<const Operator*>(op)->dtype;
     };
     output_type = [](const CustomOp* op, std::size_t) { return static_cast<const Operator*>(op)->dtype; };
@@ -259,8 +259,8 @@ struct Operator : CustomOp {
   const char* provider_text;
 };
 
-/// Returns whether the version is 1.24 or later. ONNX Runtime 1.23, which supports only opset 23, crashes on nodes with
-/// more inputs than its operator has.
+/// Returns whether the version of ONNX Runtime is at least 1.24. Version 1.23, which supports only opset 23, crashes on
+/// nodes with more inputs than its operator has.
 bool is_new_enough(const char* version_text) {
   constexpr int kMajor = 1;
   constexpr int kMinor = 24;
@@ -270,8 +270,8 @@ bool is_new_enough(const char* version_text) {
          (major > kMajor || (major == kMajor && minor >= kMinor));
 }
 
-/// Returns the domain of ONNX's operators, with those of this library. It exists until the process ends, because
-/// sessions may.
+/// Returns the domain of ONNX's operators, with the operators of this library. The object exists until the process
+/// ends, because sessions may exist that long.
 Domain* domain(Table table) {
   static const Operator operators[] = {{ElementType::kF32, "CPUExecutionProvider"},
                                        {ElementType::kF16, "CPUExecutionProvider"},
@@ -297,7 +297,7 @@ bool is_running() {
 
 }  // namespace attend::ort
 
-/// Entry point for SessionOptions.register_custom_ops_library.
+/// Entry point that SessionOptions.register_custom_ops_library calls.
 extern "C" __attribute__((visibility("default"))) attend::ort::Status* RegisterCustomOps(
     attend::ort::SessionOptions* options, const attend::ort::Base* base) {
   using namespace attend::ort;

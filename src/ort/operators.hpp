@@ -1,10 +1,10 @@
-// Functions of the ONNX Runtime operators for other parts of the library.
+// Functions of the ONNX Runtime operators that other parts of the library call.
 #pragma once
 
 namespace attend::ort {
 
-/// Returns true while this thread runs a node. ONNX Runtime would report an interrupt to its caller as an error of the
-/// model.
+/// Returns true while this thread runs a node. Interrupts are then not handled, because ONNX Runtime would report an
+/// interrupt to its caller as an error of the model.
 [[nodiscard]] bool is_running();
 
 }  // namespace attend::ort

@@ -13,7 +13,8 @@ namespace {
 
 std::atomic<Table> remembered = nullptr;
 
-/// A dimension: its value, or -1 and its name in the model, which may be empty.
+/// A dimension of a tensor. Either its value is known, or `value` is -1 and `name` is its name in the model, which may
+/// be empty.
 struct Dimension {
   std::int64_t value;
   std::string name;
@@ -22,7 +23,8 @@ struct Dimension {
 
 using Info = std::unique_ptr<ShapeInfo, void (*)(ShapeInfo*)>;
 
-/// Returns the dimensions of an input; empty if the model does not specify the rank. `info` belongs to the context.
+/// Returns the dimensions of an input, or an empty list if the model does not specify the rank. The context owns
+/// `info`.
 std::vector<Dimension> dimensions_of(Table table, const InferContext* context, std::size_t input) {
   ShapeInfo* info = nullptr;
   call<ShapeInferContext_GetInputTypeShape>(table, context, input, &info);
@@ -48,7 +50,7 @@ std::optional<std::int64_t> attribute_of(Table table, const InferContext* contex
   return {};
 }
 
-/// Returns the dimensions of Y; empty if they are unknown.
+/// Returns the dimensions of Y, or an empty list if they are unknown.
 std::vector<Dimension> y_dimensions(Table table, const InferContext* context) {
   const std::vector<Dimension> q = dimensions_of(table, context, 0);
   const std::vector<Dimension> v = dimensions_of(table, context, 2);
@@ -98,7 +100,7 @@ Status* infer_y(const CustomOp* /*op*/, InferContext* context) {
     const std::vector<Dimension> shape = y_dimensions(table, context);
     if (!shape.empty()) tell(table, context, shape);
   });
-  if (status != nullptr) ReleaseStatus::of(table)(status);  // a model without shapes runs, too
+  if (status != nullptr) ReleaseStatus::of(table)(status);  // a model without shapes can also run
   return nullptr;
 }
 

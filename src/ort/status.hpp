@@ -1,25 +1,26 @@
-// Boundary to ONNX Runtime: turns failures of its functions into exceptions, and our exceptions into its Status.
+// Boundary to ONNX Runtime. It turns errors of ONNX Runtime's functions into exceptions, and exceptions into a Status
+// of ONNX Runtime.
 #pragma once
 
 #include "ort/api.hpp"
 
 namespace attend::ort {
 
-/// A Status returned by a function of ONNX Runtime, passed back unchanged.
+/// Exception with a Status that a function of ONNX Runtime has returned. The Status is passed back unchanged.
 struct Failure {
   Status* status;
 };
 
-/// Calls a function of the table. @throws Failure
+/// Calls a function of the table. @throws Failure if it returns an error
 template <class Which, class... Args>
 void call(Table table, Args... args) {
   if (Status* status = Which::of(table)(args...)) throw Failure{status};
 }
 
-/// For a catch block: returns a Status with the message of the current exception.
+/// For use in a catch block: returns a Status with the message of the current exception.
 [[nodiscard]] Status* status_of_exception(Table table) noexcept;
 
-/// Runs the body of a function that ONNX Runtime calls. No exception leaves it.
+/// Runs the body of a function that ONNX Runtime calls, and catches all exceptions. Returns null or a Status.
 template <class Body>
 Status* guarded(Table table, const Body& body) noexcept {
   try {

@@ -1,4 +1,4 @@
-// The outputs of a node other than Y: joined keys and values, and the matrix of scores.
+// Writes the outputs of a node other than Y: the joined keys and values, and the matrix of scores.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -31,7 +31,7 @@ void copy_rows(const ConstTensor& from, const Tensor& to, std::int64_t first_row
   });
 }
 
-/// Computes one row of scores, of sequence b, head h and row i.
+/// Computes one row of scores: those of sequence b, head h and row i.
 class ScoreRow {
  public:
   ScoreRow(const Node& node, const ConstTensor& keys) : node_(node), keys_(keys) {

@@ -13,11 +13,12 @@ namespace {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Enough chains to cover 4 cycles of latency on 2 ports, few enough that they and the operands fit in 16 registers.
+// The number of chains is large enough to cover 4 cycles of latency on 2 ports. It is small enough that chains and
+// operands fit into 16 registers.
 constexpr int kFmaChains = 12;
 
-/// Runs `rounds` rounds of kFmaChains multiply-adds, and returns the number of operations. `sink` keeps the compiler
-/// from removing them.
+/// Runs `rounds` rounds of kFmaChains multiply-adds. Returns the number of operations. Writing `sink` prevents the
+/// compiler from removing the multiply-adds.
 double run_fmas(std::int64_t rounds, float* sink) {
   const hn::ScalableTag<float> d;
   const auto factor = hn::Set(d, *sink);
@@ -57,7 +58,7 @@ namespace {
 HWY_EXPORT(run_fmas);
 
 using Clock = std::chrono::steady_clock;
-using Run = double (*)(std::int64_t rounds, float* sink);  ///< returns the number of operations
+using Run = double (*)(std::int64_t rounds, float* sink);  ///< a function that runs operations and returns their number
 
 constexpr double kRunSeconds = 0.02;
 constexpr int kRuns = 15;
@@ -68,10 +69,10 @@ double run_f32(std::int64_t rounds, float* sink) {
 }
 
 #if defined(__x86_64__)
-/// Multiply-adds of pairs, in 24 chains: enough for 6 cycles of latency on up to 2 ports, with some reserve.
+/// Runs multiply-adds of pairs in 24 chains. That is more than enough for 6 cycles of latency on up to 2 ports.
 __attribute__((target("avx512f,avx512bw,avx512bf16"))) double run_dot(std::int64_t rounds, float* sink) {
   constexpr int kChains = 24;
-  constexpr double kOperations = 16 * 2 * 2;  // lanes, pairs, multiply and add
+  constexpr double kOperations = 16 * 2 * 2;  // lanes, pairs, and two operations for multiply and add
   const __m512 number = _mm512_set1_ps(0x1p-7f);
   const __m512bh operand = _mm512_cvtne2ps_pbh(number, number);
   __m512 chain[kChains];
@@ -88,9 +89,11 @@ __attribute__((target("avx512f,avx512bw,avx512bf16"))) double run_dot(std::int64
   return kOperations * kChains * static_cast<double>(rounds);
 }
 
-/// Multiplies two tiles into six others. All are zero, because the time does not depend on the numbers.
+/// Multiplies two tiles and adds the product to six other tiles. All numbers are zero, because the time does not depend
+/// on them.
 double run_amx(std::int64_t rounds, float* /*sink*/) {
-  constexpr double kOperations = 6.0 * 16 * 16 * 32 * 2;  // tiles, rows, columns, depth, multiply and add
+  // Tiles, rows, columns, depth, and two operations for multiply and add.
+  constexpr double kOperations = 6.0 * 16 * 16 * 32 * 2;
   const Bf16Registers registers;
   asm volatile(
       "tilezero %%tmm0\n tilezero %%tmm1\n tilezero %%tmm2\n tilezero %%tmm3\n"
@@ -105,7 +108,7 @@ double run_amx(std::int64_t rounds, float* /*sink*/) {
 }
 #endif
 
-/// Runs the operations and returns their number. The volatile read keeps the compiler from removing them.
+/// Runs the operations and returns their number. The volatile read prevents the compiler from removing them.
 double operations_of(Run run, std::int64_t rounds) {
   float sink = 0.999f;
   const double operations = run(rounds, &sink);
@@ -114,7 +117,7 @@ double operations_of(Run run, std::int64_t rounds) {
   return operations;
 }
 
-/// Returns the number of rounds that take about kRunSeconds on one thread.
+/// Returns the number of rounds that takes about kRunSeconds on one thread.
 std::int64_t rounds_of(Run run) {
   std::int64_t rounds = 1000;
   for (;; rounds *= 4) {
@@ -126,8 +129,8 @@ std::int64_t rounds_of(Run run) {
   }
 }
 
-/// Measures one run. All threads begin together, each after a tenth of the work, during which its core settles at the
-/// clock rate of wide vectors.
+/// Measures the rate of one run. Each thread first does a tenth of the work, so that its core reaches the clock rate of
+/// wide vectors. Then all threads begin the measured work together.
 double gflops_of_one_run(Run run, std::int64_t rounds, int num_threads) {
   std::atomic<int> ready{0};
   std::vector<double> flops(num_threads);

@@ -13,7 +13,7 @@ double sm_clock_mhz(int device, StreamHandle stream) {
   struct {
     DevicePointer cycles_and_ns;
     std::int64_t least_ns;
-  } args = {0, 200'000};  // ClockArgs of kernels/probe/sm_clock.cuh
+  } args = {0, 200'000};  // must match ClockArgs of kernels/probe/sm_clock.cuh
   const KernelSpec spec = {.name = "sm_clock",
                            .source = "probe/sm_clock.cuh",
                            .function = "sm_clock",

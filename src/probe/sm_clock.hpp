@@ -1,12 +1,12 @@
-// Measures the clock rate of a GPU by its timers: kernels/probe/sm_clock.cuh.
+// Measures the clock rate of a GPU with its timers (kernels/probe/sm_clock.cuh).
 #pragma once
 
 #include "cuda/driver/driver_types.hpp"
 
 namespace attend::cuda {
 
-/// Returns the clock rate of a multiprocessor of `device` in MHz, measured on `stream` for a fifth of a millisecond
-/// after earlier work on the stream. Waits for the result. The device's context must be current.
+/// Returns the clock rate of a multiprocessor of `device` in MHz. Measures for a fifth of a millisecond, after earlier
+/// work on `stream`, and waits for the result. The device's context must be current.
 [[nodiscard]] double sm_clock_mhz(int device, StreamHandle stream);
 
 }  // namespace attend::cuda

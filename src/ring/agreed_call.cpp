@@ -34,7 +34,8 @@ void add_params(Fields& fields, const Params& params, bool shares_seed) {
   add("window_left", params.window_left);
   add("window_right", params.window_right);
   for (const core::ScoreNumber& row : core::kScoreNumbers) add(row.name, params.*row.param);
-  for (const core::ScoreTensor& row : core::kScoreTensors) {  // each rank has separate rows of a tensor of scores
+  // The shape of a tensor of scores may differ between ranks, because it has the rank's rows.
+  for (const core::ScoreTensor& row : core::kScoreTensors) {
     const auto& t = params.*row.param;
     add(row.name, !t ? "none" : row.is_of_scores() ? "given" : core::shape_text(t->shape));
   }
@@ -45,7 +46,7 @@ void add_params(Fields& fields, const Params& params, bool shares_seed) {
   add("compute", params.compute);
 }
 
-/// Returns the fields that need no checks; reads no tensor.
+/// Returns the fields that can be sent before any check. Reads no tensor data.
 Fields shapes_and_options(const Arguments& a) {
   Fields fields = {{"call", a.function},
                    {"sharding", sharding_name(a.ring.sharding)},
@@ -60,8 +61,8 @@ Fields shapes_and_options(const Arguments& a) {
   return fields;
 }
 
-/// Returns the fields that must be equal on all ranks and are known after the checks: the backend, and values behind
-/// pointers. ALiBi slopes and dropout seeds in GPU memory are not compared.
+/// Returns the fields that must be equal on all ranks but are available only after the checks: the backend, and values
+/// that arguments point to. ALiBi slopes and dropout seeds in GPU memory are not compared.
 Fields values(const core::Problem& p, const core::Backend* backend) {
   Fields fields = {{"compute", backend != nullptr ? backend->name : "on GPUs"}};
   if (p.varlen) {
@@ -72,7 +73,7 @@ Fields values(const core::Problem& p, const core::Backend* backend) {
     }
   }
   if (p.q.device.type == DeviceType::kCPU) {
-    fields.push_back({"seed", fmt::to_string(p.seed)});  // the seed may have been in memory
+    fields.push_back({"seed", fmt::to_string(p.seed)});  // the caller may have passed the seed as an address
     fields.push_back({"offset", fmt::to_string(p.offset)});
   }
   if (p.alibi_slopes && p.q.device.type == DeviceType::kCPU) {
@@ -96,7 +97,8 @@ core::Problem checked_problem(const Arguments& a, const core::WholeLengths& whol
     throw Error(ErrorCode::kUnsupported,
                 fmt::format("q: on {}, allowed {} with {}", device_text(a.q.device), *allowed, a.function));
   }
-  for (const core::ScoreTensor& row : core::kScoreTensors) {  // parts of a row are merged by their lse
+  // Parts of a row over different keys are merged by their lse, which some tensors of scores do not allow.
+  for (const core::ScoreTensor& row : core::kScoreTensors) {
     if (!(a.params.*row.param) || has_only(row.mod, core::kTraitsOfSingleScores)) continue;
     throw Error(ErrorCode::kUnsupported, fmt::format("{}: given, allowed none with {}", row.name, a.function));
   }
@@ -128,7 +130,8 @@ void check_share(const char* name, std::int64_t seqlen, std::int64_t allowed, st
                allowed, transport.rank(), transport.size(), whole, sharding_name(a.ring.sharding));
 }
 
-/// Copies offsets of packed sequences from a GPU to `call`, and checks them as those of a CPU.
+/// Copies the offsets of packed sequences from a GPU to `call`. Then checks them, as offsets in host memory are
+/// checked.
 void fetch_offsets(core::Problem& p, Call& call, const core::WholeLengths& whole, Stream stream) {
   const auto count = static_cast<std::size_t>(p.num_sequences) + 1;
   const cuda::ContextGuard guard(p.q.device.index);
@@ -160,7 +163,7 @@ Number number_of(const Fields& fields, const char* name) {
   return n;
 }
 
-/// Exchanges the first fields, and sets the seed to that of rank 0 if requested.
+/// Exchanges shapes and options, the first fields of a call. If requested, also sets the seed to that of rank 0.
 core::WholeLengths exchange_shapes_and_options(Transport& transport, Arguments& a) {
   const auto length = [](std::int64_t n) { return fmt::to_string(std::clamp<std::int64_t>(n, 0, core::kMaxLength)); };
   const std::vector<Fields> by_rank = agree_on_next_call(transport, [&] {
@@ -179,8 +182,8 @@ core::WholeLengths exchange_shapes_and_options(Transport& transport, Arguments& 
   return whole;
 }
 
-/// Returns the call with the requested algorithm, or with the model's choice. The model's inputs are the same on every
-/// rank.
+/// Returns the call with the requested algorithm. If none is requested, the cost model chooses one. All ranks choose
+/// the same one, because the model's inputs are the same on every rank.
 Call with_algorithm(const Call& call, RingAlgorithm asked) {
   const int num_ranks = call.plan.num_ranks();
   Call made = call;

@@ -1,4 +1,4 @@
-// First phase of every call: the ranks compare their arguments, and each makes the same plan.
+// First phase of every call: the ranks compare their arguments, and each rank makes the same plan.
 #pragma once
 
 #include <optional>
@@ -8,9 +8,9 @@
 
 namespace attend::ring {
 
-/// A rank's arguments, by name.
+/// The arguments of one rank. The fields have the names of the API's arguments.
 struct Arguments {
-  const char* function;  ///< name of the API function
+  const char* function;  ///< name of the API function that the rank has called
   RingParams ring;
   Tensor q, k, v, o;
   std::optional<Tensor> lse;
@@ -23,9 +23,9 @@ struct Arguments {
   std::optional<Backward> backward = {};
 };
 
-/// Compares the arguments of all ranks, and returns when all ranks have called. Waits for `stream` if the offsets of
-/// packed sequences are on a GPU.
-/// @throws Error, the same on every rank, if a rank refuses its arguments or they differ.
+/// Compares the arguments of all ranks. Returns when all ranks have called. If the offsets of packed sequences are on a
+/// GPU, waits for `stream`.
+/// @throws Error if a rank refuses its arguments or the arguments differ. All ranks throw the same error.
 [[nodiscard]] Call agree_on(Transport& transport, Arguments arguments, Stream stream);
 
 }  // namespace attend::ring

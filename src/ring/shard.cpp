@@ -1,5 +1,5 @@
-// shard and unshard copy the rows of a rank out of a complete tensor and back; shard_seqlen and shard_positions
-// describe these rows.
+// Implements shard and unshard, which copy the rows of a rank out of a complete tensor and back. Also implements
+// shard_seqlen and shard_positions, which describe these rows.
 #include <cstring>
 
 #include "attend/ring.hpp"

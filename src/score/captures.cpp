@@ -12,8 +12,8 @@
 namespace attend::score {
 namespace {
 
-// ConstStridedTensor and StridedTensor are not instances of one template, because GCC 12 crashes on designated
-// initializers of such a template.
+// ConstStridedTensor and StridedTensor are separate structs. If they were instances of one template, GCC 12 would crash
+// on designated initializers of them.
 
 static_assert(ScoreFunction::kMostCaptures == core::CustomScore::kMostCaptured);
 
@@ -50,7 +50,8 @@ void check_reach(std::string_view argument, const ScoreCapture& capture, const T
   }
 }
 
-/// Returns a capture with four dimensions. Dense strides saturate at 2^62, which check_reach() refuses.
+/// Returns a capture as a tensor with four dimensions. Strides of a dense tensor are limited to 2^62, which
+/// check_reach() refuses.
 Tensor four_dimensions(const ConstStridedTensor& t) {
   constexpr std::int64_t kMost = std::int64_t{1} << 62;
   Tensor wide = {const_cast<void*>(t.data), t.dtype, t.device, {1, 1, 1, 1}, {0, 0, 0, 0}};

@@ -1,4 +1,4 @@
-// Tensors that a custom function reads: checks them and converts them to the library's forms.
+// Checks the tensors that a custom function reads, and converts them to the types that the library uses.
 #pragma once
 
 #include <string_view>
@@ -9,19 +9,19 @@
 
 namespace attend::score {
 
-/// Checks the properties that the parser does not see; the parser checks names, extents and kinds of elements.
-/// argument: name of the function in error messages.
+/// Checks those properties that the parser does not check. The parser checks names, extents and element categories
+/// (float, integer, bool). `argument` is the name of the function in error messages.
 void check_captures(std::string_view argument, const std::vector<ScoreCapture>& captures);
 
-/// Returns the captures in the form for the parser, which checks them.
+/// Returns names, element categories and shapes of the captures. The parser checks them.
 [[nodiscard]] std::vector<expr::Capture> names_and_shapes(const std::vector<ScoreCapture>& captures);
 
-/// Returns the captures as tensors: subscript n is dimension n. Extents are at least 1, and must be checked before. If
-/// an extent is 1, its stride becomes 0. Refuses strides for which a byte offset may exceed int64.
+/// Returns the captures as tensors whose dimension n is subscript n. Extents must already be checked to be at least 1.
+/// If an extent is 1, its stride becomes 0. Throws if a byte offset could exceed int64.
 [[nodiscard]] std::vector<Tensor> in_four_dimensions(std::string_view argument,
                                                      const std::vector<ScoreCapture>& captures);
 
-/// Returns whether a program with the captures `a` runs with these tensors.
+/// Returns whether the program that was made for the captures `a` can also run with these tensors.
 [[nodiscard]] bool is_same_program(const std::vector<expr::Capture>& a, const std::vector<ScoreCapture>& captures);
 
 }  // namespace attend::score

@@ -1,4 +1,4 @@
-// Source code for gradients of captures in kernels.
+// Generates source code that computes gradients of captures in kernels.
 #pragma once
 
 #include <string>
@@ -7,16 +7,18 @@
 
 namespace attend::score {
 
-/// Returns members of CustomScoreCode (kernels/attention/custom_score.cuh) for a function that reads floats:
+/// Returns source code of members of CustomScoreCode (kernels/attention/custom_score.cuh) for a function that reads
+/// floats:
 ///
-///   kLines: the lines of pairs along which its gradients are the same
+///   kLines: along which lines of pairs the gradients are the same
 ///
-///   kSameFrom, kSameUntil: gradients are also the same for all pairs with q - k >= kSameFrom, or <= kSameUntil
+///   kSameFrom, kSameUntil: the gradients are also the same for all pairs with q - k >= kSameFrom, or with q - k <=
+///   kSameUntil
 ///
-///   gradients(at, captured, add): for each load that the value depends on, calls add(number of the capture,
-///   index of the element over all dimensions, derivative by the element)
+///   gradients(at, captured, add): for each load on which the value depends, calls add(number of the capture,
+///   index of the element over all dimensions, derivative with respect to the element)
 ///
-/// They call ScoreGradientsCode::evaluate(), whose results are ScoreProgram::results_of().
+/// These members call ScoreGradientsCode::evaluate(), whose results are ScoreProgram::results_of().
 [[nodiscard]] std::string gradients_text(const expr::ScoreProgram& program);
 
 }  // namespace attend::score

@@ -58,7 +58,8 @@ std::int64_t as_int(std::int64_t distance) {
 
 HeldText HeldText::of(const expr::Graph& graph, expr::Id result) {
   const expr::FarLoads far = expr::far_loads_of(graph, result);
-  if (far.loads.empty() || !far.are_all) return {"", kNoMembers};  // with other loads there are not enough registers
+  // Other loads need the registers that held elements would occupy.
+  if (far.loads.empty() || !far.are_all) return {"", kNoMembers};
   std::string fields, cases, results;
   for (std::size_t n = 0; n < far.loads.size(); ++n) {
     fields += fmt::format("    {} h{};\n", type_of(graph.type(far.loads[n])), n);

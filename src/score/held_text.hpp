@@ -1,4 +1,4 @@
-// Source code for elements of captures that kernels load once for a tile of scores.
+// Generates source code for held elements: elements of captures that kernels load once for a tile of scores.
 #pragma once
 
 #include <cstdint>
@@ -8,20 +8,23 @@
 
 namespace attend::score {
 
-/// Returns a distance as an int for kernels, clamped to values that no distance reaches.
+/// Returns a distance as an int for kernels. It is clamped to values that no distance q - k reaches.
 [[nodiscard]] std::int64_t as_int(std::int64_t distance);
 
-/// Source code of a function: declarations before CustomScoreCode (kernels/attention/custom_score.cuh), and its members
+/// Source code for a function. `before` is declared before CustomScoreCode (kernels/attention/custom_score.cuh).
+/// `members` are these members of it:
 ///
-///   kHoldsAll: no other element varies from pair to pair. Otherwise no element is held, for lack of registers
+///   kHoldsAll: no other element varies from pair to pair; if it is false, no element is held, because there are not
+///   enough registers
 ///
-///   kHolds: there are held elements. If false, the other members exist but are meaningless
+///   kHolds: there are held elements; if it is false, the other members exist but are meaningless
 ///
-///   kHeldFrom, kHeldUntil: tiles whose q - k are all >= kHeldFrom, or all <= kHeldUntil, load the same elements
+///   kHeldFrom, kHeldUntil: a tile uses the held elements if q - k >= kHeldFrom for all its pairs, or q - k <=
+///   kHeldUntil
 ///
-///   Held: values of the held elements; hold(at, captured): loads them, at any pair of the tile
+///   Held: type of the values of the held elements; hold(at, captured) loads them for any pair of the tile
 ///
-///   held_value(at, captured, held): computes value() with them
+///   held_value(at, captured, held): computes value() from the held elements
 struct HeldText {
   std::string before = {};
   std::string members = {};

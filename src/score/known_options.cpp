@@ -17,7 +17,7 @@ bool is_variable(const Graph& graph, Id id, Variable which) {
   return graph[id].op == Op::kVariable && static_cast<Variable>(graph[id].which) == which;
 }
 
-/// An integer of the form +-|q - k| or +-(q - k).
+/// Describes an integer that is |q - k| or q - k, possibly negated.
 struct Distance {
   core::AlibiForm form = core::AlibiForm::kNone;
   bool is_negative = false;
@@ -40,7 +40,7 @@ Distance distance_of(const Graph& graph, Id id) {
   return {};
 }
 
-/// Matches slope[h] times a distance.
+/// If the node is slope[h] times a distance, returns the distance.
 Distance slope_times_distance(const Graph& graph, Id id) {
   const Node& product = graph[id];
   if (product.op != Op::kMultiply) return {};

@@ -1,4 +1,4 @@
-// Recognises functions that equal an option, for which kernels have special code.
+// Recognises functions that are equivalent to an option. Kernels have special code for options.
 #pragma once
 
 #include "core/custom_score.hpp"
@@ -6,12 +6,12 @@
 
 namespace attend::score {
 
-/// Returns c if the function is c tanh(score / c) or c tanh(score (1 / c)) and all kernels support the cap c; otherwise
-/// 0.
+/// Returns c if the function is c tanh(score / c) or c tanh(score (1 / c)) and all kernels support the cap c. Otherwise
+/// returns 0.
 [[nodiscard]] double softcap_of(const expr::Graph& graph, expr::Id id);
 
-/// Returns the form of ALiBi if the function is score - slope[h] |q - k|, or the same without the absolute value, with
-/// the graph's single capture; operands may be in any order.
+/// Returns the form of ALiBi if the function is score - slope[h] |q - k| or score - slope[h] (q - k), where slope is
+/// the only capture of the graph. Operands may be in any order.
 [[nodiscard]] core::AlibiForm alibi_of(const expr::Graph& graph, expr::Id id);
 
 }  // namespace attend::score

@@ -1,4 +1,4 @@
-// ScoreFunction: converts a text and tensors to the form that a Problem carries.
+// Implements ScoreFunction: converts a text and tensors to the form that a Problem holds.
 #include "attend/score_function.hpp"
 
 #include <fmt/format.h>
@@ -8,7 +8,7 @@
 #include <cmath>
 #include <utility>
 
-#define XXH_INLINE_ALL  // header only, adds no library
+#define XXH_INLINE_ALL  // makes xxhash header-only, so that no library is needed
 #include <xxhash.h>
 
 #include "core/dtype_traits.hpp"
@@ -26,8 +26,8 @@
 namespace attend {
 namespace {
 
-/// Applies a rule to each node, given the results of its operands. A single pass, because a node may be an operand of
-/// many.
+/// Calls rule(node, results of earlier nodes) for each node up to `root`. A single pass in the order of nodes is used,
+/// because a node may be an operand of many others.
 template <class Rule>
 std::vector<bool> of_all_nodes(const expr::Graph& graph, expr::Id root, const Rule& rule) {
   std::vector<bool> found;
@@ -35,8 +35,8 @@ std::vector<bool> of_all_nodes(const expr::Graph& graph, expr::Id root, const Ru
   return found;
 }
 
-/// Returns whether an element of a capture reaches the value only by additions. To hide a key, it may be as low as
-/// floats go.
+/// Returns whether an element of a capture reaches the value through additions and similar operations only. Such an
+/// element may be very low in order to hide a key.
 bool adds_an_element(const expr::Graph& graph, expr::Id root) {
   const auto rule = [](const expr::Node& node, const std::vector<bool>& found) {
     const auto any = [&](std::size_t first) {
@@ -71,7 +71,8 @@ bool may_hide(const expr::ScoreProgram& program) {
   return expr::bounds_of(program.graph, program.result, ranges, any).low == -INFINITY;
 }
 
-/// Returns whether a constant of the function may make all values of a row so large that the rounding of lse matters.
+/// Returns whether a constant of the function may make all values of a row very large, so that the rounding of lse
+/// matters.
 bool has_huge_constant(const expr::ScoreProgram& program) {
   const std::vector<bool> needed = program.graph.needed_by(program.result);
   for (std::size_t n = 0; n < needed.size(); ++n) {
@@ -82,8 +83,8 @@ bool has_huge_constant(const expr::ScoreProgram& program) {
   return false;
 }
 
-/// Returns whether the derivative by the score is 1 wherever the value is not -inf. Where it is -inf, all gradients are
-/// 0.
+/// Returns whether the derivative with respect to the score is 1 for all values other than -inf. If a value is -inf,
+/// all its gradients are 0.
 bool has_unit_slope(const expr::Graph& graph, expr::Id root) {
   const std::vector<bool> has_score = of_all_nodes(graph, root, [](const expr::Node& node, const auto& found) {
     return (node.op == expr::Op::kVariable && node.type == expr::Type::kFloat) ||
@@ -111,7 +112,7 @@ bool has_unit_slope(const expr::Graph& graph, expr::Id root) {
 }
 
 /// Replaces calls of sin, cos and tan (kernels/attention/score_math.cuh) by inline code. The kernel compiler crashes if
-/// warps that have released registers call functions, as the warps that compute gradients do.
+/// a warp that has released registers calls a function. Warps that compute gradients release registers.
 std::string with_calls_in_line(std::string code) {
   for (const std::string name : {"sin", "cos", "tan"}) {
     const std::string call = "math::" + name + "(", in_line = "::" + name + "f(";
@@ -149,7 +150,7 @@ std::array<std::int32_t, 4> digest_of(const std::string& source, const std::vect
   return {word(hash.low64), word(hash.low64 >> 32), word(hash.high64), word(hash.high64 >> 32)};
 }
 
-/// previous: null, or a score of the same program, whose source is reused.
+/// Makes the CustomScore of a program. `previous` is null, or a score of the same program, whose source text is reused.
 core::CustomScore custom_score_of(const expr::ScoreProgram& program, const std::vector<ScoreCapture>& captures,
                                   const core::CustomScore* previous) {
   core::CustomScore custom;
@@ -187,7 +188,7 @@ core::CustomScore custom_score_of(const expr::ScoreProgram& program, const std::
   return custom;
 }
 
-/// previous: null, or a state with the same text.
+/// Makes the state of a function. `previous` is null, or a state with the same text.
 std::shared_ptr<const ScoreFunction::State> make_state(std::string text, std::vector<ScoreCapture> captures,
                                                        const ScoreFunction::State* previous) {
   score::check_captures("score", captures);

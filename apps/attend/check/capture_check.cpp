@@ -15,7 +15,8 @@
 namespace attend::cli {
 namespace {
 
-/// Returns the noise of each element of each gradient: the summed noise of the score gradients that contribute to it.
+/// Returns the noise of each element of each gradient. It is the sum of the noise of all score gradients that
+/// contribute to the element.
 std::vector<double> noise_of(const core::Problem& p, const cpu::CaptureLayout& layout) {
   using cpu::reference::Rows;
   std::vector<double> sums(static_cast<std::size_t>(layout.size()));
@@ -61,7 +62,7 @@ std::vector<TensorError> check_captures(const Workload& w, const Workload& refer
       if (std::isfinite(x)) magnitude = std::max(magnitude, x);
       largest_noise = std::max(largest_noise, noise[at]);
     }
-    constexpr double kHalf = 4 * 0x1p-8, kF32 = 1e-4, kF64 = 1e-12;  // relative to the largest magnitude
+    constexpr double kHalf = 4 * 0x1p-8, kF32 = 1e-4, kF64 = 1e-12;  // relative to the largest |gradient|
     const bool is_f64 = w.q.dtype() == DType::kF64;
     const double factor = is_f64 ? kF64 : core::is_narrow(w.q.dtype()) ? kHalf : kF32;
     error.tolerance = factor * magnitude + (is_f64 ? kF64 * largest_noise * 0x1p24 : largest_noise);

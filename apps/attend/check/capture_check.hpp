@@ -1,4 +1,4 @@
-// The check of the gradients of tensors that a score function reads.
+// Checks the gradients of tensors that a score function reads.
 #pragma once
 
 #include <vector>
@@ -7,9 +7,9 @@
 
 namespace attend::cli {
 
-/// Checks each capture gradient. reference: the float64 reference's workload, with its results; noise: the same with o
-/// as stored in w. A gradient can only be as accurate as its terms. The tolerance therefore includes the rounding of
-/// each score's gradient, even if the terms cancel.
+/// Checks each capture gradient of `w`. `reference` is the workload with the results of the float64 reference. `noise`
+/// is the same with o rounded as in `w`. A gradient can only be as accurate as its terms, even if they cancel. The
+/// tolerance therefore includes the rounding of each score's gradient.
 [[nodiscard]] std::vector<TensorError> check_captures(const Workload& w, const Workload& reference,
                                                       const Workload& noise);
 

@@ -27,11 +27,11 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kF64Tolerance = 1e-12;
 constexpr double kF32ForwardTolerance = 1e-5;
-constexpr double kF32GradientTolerance = 1e-4;  // relative to the largest magnitude
-constexpr double kHalfFloor = 1e-5;             // relative to the largest magnitude
+constexpr double kF32GradientTolerance = 1e-4;  // relative to the largest |element| of the reference
+constexpr double kHalfFloor = 1e-5;             // relative to the largest |element| of the reference
 constexpr double kStandardFactor = 2.0;
 
-/// Calls task(0) .. task(count - 1) on the threads of the CPU backend. Rethrows the first exception.
+/// Calls task(0) to task(count - 1) on the threads of the CPU backend. Rethrows the first exception.
 void parallel_for(std::int64_t count, Progress& progress, const std::function<void(std::int64_t)>& task) {
   std::atomic<std::int64_t> next = 0;
   std::mutex mutex;
@@ -64,7 +64,7 @@ void reference_forward_head(const core::Problem& p, const core::Sequence& s, std
   cpu::reference_forward_rows(p, s, head, 0, s.seqlen_q);
 }
 
-/// Computes o and lse, and with a backward mode dq, dk, dv, head by head.
+/// Computes o and lse head by head. If `mode` includes backward, also computes dq, dk and dv.
 void compute_by_head(Workload& w, Mode mode, const char* label, ForwardHead forward_head, ForwardHead backward_group) {
   w.allocate_forward();
   const core::Problem forward = w.forward_problem();
@@ -92,7 +92,8 @@ double largest_finite(const Tensor& t) {
   return largest;
 }
 
-/// The reference and, on request, the standard algorithm and the noise of gradients, on the inputs of a workload.
+/// The float64 reference for the inputs of a workload. On request, also computes the standard algorithm and the noise
+/// of gradients.
 class Truth {
  public:
   Truth(const Workload& w, Mode mode) : inputs_(w), mode_(mode), reference_(w.inputs_as(DType::kF64)) {
@@ -112,8 +113,8 @@ class Truth {
     return *standard_;
   }
 
-  /// Returns gradient_noise_group of every key head, in dq, dk and dv. It covers float32 sums and, if `with_rounded_o`,
-  /// also the rounding of O to its storage type.
+  /// Returns a workload whose dq, dk and dv hold the noise of every element (gradient_noise_group). It covers the
+  /// rounding of float32 sums. If `with_rounded_o` is set, it also covers the rounding of O to its storage type.
   [[nodiscard]] const Workload& noise(bool with_rounded_o) {
     std::optional<Workload>& noise = with_rounded_o ? noise_ : noise_of_sums_;
     if (noise) return *noise;
@@ -126,7 +127,7 @@ class Truth {
     return *noise;
   }
 
-  /// Returns output_noise_head of every query head.
+  /// Returns a tensor with the noise of every element of o (output_noise_head).
   [[nodiscard]] const Tensor& output_noise() {
     if (!noise_of_o_) {
       make_noise(noise_of_o_, DType::kF32);
@@ -139,7 +140,7 @@ class Truth {
     return noise_of_o_->o.view();
   }
 
-  /// Returns the largest noise of an option's gradient. `row`: of core::kScoreTensors.
+  /// Returns the largest noise of an option's gradient. `row` is an index into core::kScoreTensors.
   [[nodiscard]] double largest_option_noise(std::size_t row) {
     std::optional<Workload> noise;
     make_noise(noise, inputs_.o.dtype());
@@ -155,7 +156,7 @@ class Truth {
   }
 
  private:
-  /// Copies the reference's inputs and results, and allocates memory for the noise.
+  /// Copies the inputs and results of the reference, and allocates memory for the noise.
   void make_noise(std::optional<Workload>& noise, DType o_dtype) const {
     noise.emplace(inputs_.inputs_as(DType::kF64));
     noise->o = reference_.o.converted(o_dtype);
@@ -171,7 +172,7 @@ class Truth {
 
 using Member = io::HostTensor Workload::*;
 
-/// Returns the unit roundoff of a result that was computed in float32.
+/// Returns the unit roundoff of a result that was computed in float32 and stored as `dtype`.
 double unit_roundoff(DType dtype) {
   return std::max(core::dtype_traits(dtype).unit_roundoff, core::dtype_traits(DType::kF32).unit_roundoff);
 }
@@ -180,7 +181,8 @@ double smallest_normal(DType dtype) {
 }
 
 void set_passed(TensorError& error) {
-  // If the standard algorithm overflowed, the tolerance is infinite. It must not excuse a NaN or a misplaced infinity.
+  // If the standard algorithm has overflowed, the tolerance is infinite. That must not excuse a NaN or a misplaced
+  // infinity.
   error.passed = error.max_abs <= error.tolerance && error.max_abs < kInfinity && error.fault.empty();
 }
 
@@ -201,24 +203,25 @@ double mean_square(const Tensor& t) {
   return t.numel() == 0 ? 0 : sum / static_cast<double>(t.numel());
 }
 
-/// Returns |got - want|: 0 if both are the same infinity or both NaN, infinity if only one of them is finite.
+/// Returns |got - want|. It is 0 if both are NaN or the same infinity, and infinity if only one of them is finite.
 double distance(double got, double want) {
   const bool same = got == want || (std::isnan(got) && std::isnan(want));
   return same ? 0 : std::isfinite(got) && std::isfinite(want) ? std::abs(got - want) : kInfinity;
 }
 
-/// The largest error of some entries, and its tolerance.
+/// The largest error of some entries of a tensor, and their tolerance.
 struct Block {
   double error = 0, tolerance = 0;
 };
 
-/// Judges every 64 rows of a head separately, because otherwise large rows would hide a wrong small row.
-/// block_of(begin, end) returns the Block of these entries.
+/// Checks each group of 64 rows of a head separately, because otherwise large rows would hide errors of small rows.
+/// block_of(begin, end) returns the error and tolerance of the entries in [begin, end).
 template <class BlockOf>
 void judge_by_blocks(TensorError& error, const Tensor& reference, BlockOf block_of) {
   constexpr std::int64_t kRows = 64;
-  constexpr std::int64_t kFewRows = 8;  // a shorter remainder joins the preceding rows, because the errors of so few
-                                        // rows are random
+  // If fewer rows than this remain at the end, they join the preceding group, because the errors of so few rows are
+  // random.
+  constexpr std::int64_t kFewRows = 8;
   const std::int64_t rows = reference.shape[2];
   const std::int64_t cols = reference.shape[3];
   double worst = 1;
@@ -241,12 +244,12 @@ double largest_of(const Tensor& t, std::int64_t begin, std::int64_t end) {
   return std::isfinite(largest) ? largest : 0;
 }
 
-/// A 16-bit result, or one computed from 16-bit inputs, with the tensors for its comparison.
+/// A 16-bit result, or one computed from 16-bit inputs, and the tensors with which it is compared.
 struct HalfResult {
   const Tensor& result;
   const Tensor& reference;
   const Tensor& standard;
-  std::function<const Tensor&()> noise;  // empty for forward
+  std::function<const Tensor&()> noise;  // empty for a result of forward
 
   [[nodiscard]] Block block(std::int64_t begin, std::int64_t end) const {
     const double smallest = smallest_normal(result.dtype);
@@ -273,7 +276,8 @@ struct HalfResult {
 
 /// Returns the tolerance of the mean squared error of a 16-bit result.
 double allowed_mse(const TensorError& standard, const Tensor& reference, DType result) {
-  constexpr std::int64_t kMinRows = 64;  // the entries of a row share the error of its delta
+  // Results with fewer rows are not judged, because all entries of a row share the error of its delta.
+  constexpr std::int64_t kMinRows = 64;
   constexpr std::int64_t kMinEntries = 512;
   const std::int64_t entries = reference.numel();
   if (!core::is_narrow(result) || entries < kMinEntries || entries / reference.shape[3] < kMinRows) return kInfinity;
@@ -304,7 +308,8 @@ TensorError judge(const char* name, const Workload& w, Truth& truth, Member memb
   const Tensor& reference = (truth.reference().*member).view();
   TensorError error = compare(name, (w.*member).view(), reference);
   const double magnitude = largest_finite(reference);
-  // The type with fewer bits: that of Q, in which the standard algorithm rounds, or that of the stored result.
+  // Chooses the narrower of two types: the type of Q, to which the standard algorithm rounds, and the type of the
+  // stored result.
   const DType result_dtype = (w.*member).dtype();
   const DType dtype = dtype_bytes(result_dtype) < dtype_bytes(w.q.dtype()) ? result_dtype : w.q.dtype();
   if (dtype == DType::kF64) {
@@ -335,15 +340,15 @@ TensorError judge(const char* name, const Workload& w, Truth& truth, Member memb
   return error;
 }
 
-/// Judges the gradient of an option (`row` of core::kScoreTensors). Only the reference sums it, so its tolerance is
-/// that of float32 or of its own type. If this is not enough, two terms are added: the noise of roundings, and the
-/// smallest normal float32, below which GPUs flush to 0.
+/// Judges the gradient of an option. `row` is an index into core::kScoreTensors. Only the reference computes these
+/// gradients, so the tolerance is that of float32 or of the gradient's own type. If this is not enough, two terms are
+/// added: the noise of roundings, and the smallest normal float32, below which GPUs flush to 0.
 TensorError judge_option(const Workload& w, Truth& truth, std::size_t row) {
   const Tensor& reference = truth.reference().score_gradients[row]->view();
   const io::HostTensor& result = *w.score_gradients[row];
   TensorError error = compare(core::kScoreTensors[row].gradient, result.view(), reference);
   const bool half = core::is_narrow(w.q.dtype()) || core::is_narrow(result.dtype());
-  constexpr double kHalfTolerance = 4 * 0x1p-8;  // bfloat16's spacing
+  constexpr double kHalfTolerance = 4 * 0x1p-8;  // spacing of bfloat16 numbers
   error.tolerance = (half ? kHalfTolerance : kF32GradientTolerance) * largest_finite(reference);
   if (needs_more(error)) error.tolerance += truth.largest_option_noise(row) + std::numeric_limits<float>::min();
   set_passed(error);

@@ -32,28 +32,28 @@ void add_note(std::string& note, const char* name, const io::HostTensor& tensor,
   if (infinities > 0) note += (nans > 0 ? " and " : "") + counted(infinities, "infinity", "infinities");
 }
 
-/// A row of O and its logsumexp.
+/// One row of O and its logsumexp.
 struct Row {
   std::vector<double> o;
   double lse = 0;
 };
 
-/// Computes a row with the reference.
+/// Computes one row with the reference.
 Row computed_row(core::Problem p, const core::Sequence& s, std::int64_t head, std::int64_t row) {
   Row result = {.o = std::vector<double>(static_cast<std::size_t>(p.head_dim_v))};
-  const Shape same_for_all = {0, 0, 0, 1};  // zero strides: every row has the same memory
+  const Shape same_for_all = {0, 0, 0, 1};  // with zero strides, every row has the same memory
   p.o = {result.o.data(), DType::kF64, {}, p.o.shape, same_for_all};
   p.lse = Tensor{&result.lse, DType::kF64, {}, p.lse->shape, same_for_all};
   cpu::reference_forward_rows(p, s, head, row, row + 1);
   return result;
 }
 
-/// Returns whether a row agrees within the rounding errors of any backend.
+/// Returns whether the two rows differ only by rounding errors that any backend may have.
 bool near(const Row& computed, const Row& read, bool half) {
   double largest = 1e-6;
   double error = 0;
   for (std::size_t c = 0; c < computed.o.size(); ++c) {
-    if (!std::isfinite(computed.o[c])) return true;  // cannot be compared
+    if (!std::isfinite(computed.o[c])) return true;  // such a row cannot be compared
     largest = std::max(largest, std::abs(computed.o[c]));
     const double off = std::abs(computed.o[c] - read.o[c]);
     error = std::isfinite(off) ? std::max(error, off) : largest * 1e9;
@@ -63,7 +63,7 @@ bool near(const Row& computed, const Row& read, bool half) {
   return lse_near && error <= (half ? 0.05 : 2e-3) * largest;
 }
 
-/// Returns ", --bias, ...": the flags of all score modifications.
+/// Returns a text such as ", --bias" for each score modification: the names of their flags.
 std::string score_flags() {
   std::string flags;
   for (const core::ScoreNumber& row : core::kScoreNumbers) flags += fmt::format(", --{}", row.name);
@@ -91,8 +91,8 @@ void check_earlier_results(const Workload& w, const std::string& o_name) {
   const std::int64_t heads = p.num_sequences * p.num_heads_q;
   if (heads == 0 || p.max_seqlen_q == 0) return;
   const bool half = core::is_narrow(p.q.dtype) || core::is_narrow(p.o.dtype);
-  // Checks three rows of the first, the middle and the last head: the first row, which sees the fewest keys under most
-  // masks, the middle row and the last row.
+  // Checks three rows of the first, the middle and the last head. The rows are the first, the middle and the last one.
+  // Under most masks the first row sees the fewest keys.
   for (const std::int64_t index : {std::int64_t{0}, heads / 2, heads - 1}) {
     const core::Sequence s = p.sequence(index / p.num_heads_q);
     const std::int64_t head = index % p.num_heads_q;

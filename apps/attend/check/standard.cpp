@@ -22,7 +22,7 @@ using core::Sequence;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-/// A head's rows as float32.
+/// Rows of a head, converted to float32.
 struct Rows {
   explicit Rows(const Matrix& m) : Rows(m.rows, m.cols) {
     for (std::int64_t r = 0; r < m.rows; ++r) {
@@ -61,12 +61,12 @@ void add_scaled(float* to, float factor, const float* from, std::int64_t n) {
 }
 
 struct Score {
-  float value;  // -inf: masked
-  float slope;  // derivative of a transform and of a score function
+  float value;  // -inf if the key is masked
+  float slope;  // derivative of a transform, multiplied by that of a score function
   float slope_of_function = 1;
 };
 
-using Function = std::unique_ptr<cpu::FunctionRows>;  // null: none
+using Function = std::unique_ptr<cpu::FunctionRows>;  // null if there is no score function
 
 Function function_of(const Problem& p, const Sequence& s, std::int64_t head) {
   return p.custom_score == nullptr ? nullptr : std::make_unique<cpu::FunctionRows>(p, s, head);
@@ -93,7 +93,7 @@ Score score_of(const Problem& p, const Sequence& s, std::int64_t head, const Fun
   return score;
 }
 
-/// Returns 0 for a dropped entry, 1/(1-p) for a kept one.
+/// Returns 0 for a dropped entry and 1/(1-p) for a kept one.
 float dropout_factor(const Problem& p, const DropMask& dropout, std::int64_t i, std::int64_t j) {
   if (p.dropout_p == 0) return 1;
   return dropout.keeps(i, j) ? static_cast<float>(1 / (1 - p.dropout_p)) : 0;
@@ -137,8 +137,8 @@ void standard_forward_head(const Problem& p, const Sequence& s, std::int64_t hea
 
 namespace {
 
-/// Calls visit(i, j, p_ij, dropout factor, derivative of a transform and of a score function) for every visible entry
-/// of a query head.
+/// Calls visit(i, j, p_ij, dropout factor, slope) for every visible entry of a query head. The slope is the derivative
+/// of a transform, multiplied by that of a score function.
 template <class Visit>
 void for_each_probability(const Problem& p, const Sequence& s, std::int64_t head, const Rows& q, const Rows& k,
                           Visit visit) {
@@ -191,34 +191,35 @@ void standard_backward_group(const Problem& p, const Sequence& s, std::int64_t k
 
 namespace {
 
-/// Returns the unit roundoff of results that were computed in float32: half the relative distance of neighbouring
-/// numbers.
+/// Returns the unit roundoff of a result that was computed in float32 and stored as `dtype`: half the relative distance
+/// of neighbouring numbers.
 float unit_roundoff(DType dtype) {
   const double least = core::dtype_traits(DType::kF32).unit_roundoff;
   return static_cast<float>(std::max(core::dtype_traits(dtype).unit_roundoff, least));
 }
 
-/// Returns sqrt(sum (a b)^2): the expected error of a dot product in which one vector has independent rounding errors.
+/// Returns sqrt(sum (a b)^2). This is the expected error of a dot product if the elements of one vector have
+/// independent rounding errors.
 float root_of_squares(const float* a, const float* b, std::int64_t n) {
   float sum = 0;
   for (std::int64_t i = 0; i < n; ++i) sum += a[i] * b[i] * a[i] * b[i];
   return std::sqrt(sum);
 }
 
-constexpr float kSum = 4 * 0x1p-24F;  // relative error of a sum: a few float32 roundings, in any order of summation
-constexpr float kLeast = std::numeric_limits<float>::min();  // absolute error of a probability, because a smaller one
-                                                             // may have become 0
+constexpr float kSum = 4 * 0x1p-24F;  // relative error of a sum: a few float32 roundings, in any order of additions
+// Absolute error of a probability. A smaller probability may have become 0.
+constexpr float kLeast = std::numeric_limits<float>::min();
 
-/// Returns e_ij: the relative effect on the exponential of the possible error of s_ij - lse_i. The error of s_ij is
-/// that of the sum of its products, and lse_i has about the same error.
+/// Returns e_ij, the relative error of exp(s_ij - lse_i). It follows from the possible error of s_ij - lse_i. The error
+/// of s_ij is that of its sum of products, and the error of lse_i is about the same.
 float score_noise(const Problem& p, const float* q, const float* k, float slope) {
-  constexpr float kMost = 1;  // with a larger error, every value of p is acceptable
+  constexpr float kMost = 1;  // upper limit; with a larger error, every value of p would be acceptable
   float sum = 0;
   for (std::int64_t c = 0; c < p.head_dim; ++c) sum += std::abs(q[c] * k[c]);
   return std::expm1(std::min(kMost, 2 * kSum * static_cast<float>(std::abs(p.scale)) * std::abs(slope) * sum));
 }
 
-/// Returns sum_j p_ij e_ij of every row of a head.
+/// Returns sum_j p_ij e_ij for every row of a head.
 std::vector<float> mean_score_noise(const Problem& p, const Sequence& s, std::int64_t head, const Rows& q,
                                     const Rows& k) {
   std::vector<float> mean(static_cast<std::size_t>(s.seqlen_q));
@@ -229,10 +230,10 @@ std::vector<float> mean_score_noise(const Problem& p, const Sequence& s, std::in
   return mean;
 }
 
-/// Possible errors of ds_ij and of z_ij, the probability after dropout: from the preceding arithmetic, and from their
-/// rounding to 16 bits as factors of products.
+/// Possible errors of ds_ij and of z_ij, the probability after dropout. The first fields are errors of the arithmetic
+/// that computes them. The last two are the errors of their rounding to 16 bits, which products require.
 struct EntryNoise {
-  float ds_behind_slope;  // error of the gradient of the finished score
+  float ds_behind_slope;  // error of the gradient with respect to the score after the transform and the function
   float ds, z;
   float rounding_of_ds, rounding_of_z;
 };
@@ -255,8 +256,8 @@ void for_each_noise(const Problem& p, const Sequence& s, std::int64_t head, Visi
     const float difference =
         factor * dot(dout.row(i), v.row(j), p.head_dim_v) - dot(dout.row(i), o.row(i), p.head_dim_v);
     const float rounded_o = unit * root_of_squares(dout.row(i), o.row(i), p.head_dim_v);
-    // The derivative of p_ij = z_ij / sum_l z_il is proportional to (1 - p_ij) for its own score, and to p_il for other
-    // scores.
+    // p_ij = z_ij / sum_l z_il. Its derivative with respect to its own score is proportional to (1 - p_ij). Its
+    // derivative with respect to the score of key l is proportional to p_il.
     const float own = score_noise(p, q.row(i), k.row(j), slope);
     const float relative = kSum + (1 - probability) * own + std::max(0.0F, mean[i] - probability * own);
     const float of_score = probability * (relative * terms + rounded_o) + kLeast * terms;
@@ -269,12 +270,13 @@ void for_each_noise(const Problem& p, const Sequence& s, std::int64_t head, Visi
   });
 }
 
-/// Sums noise terms for some rows: correlated errors add up, and independent roundings add up like a random walk.
+/// Sums noise terms for some rows. Correlated errors are added. Independent roundings are added as squares, like a
+/// random walk.
 class NoiseSums {
  public:
   NoiseSums(std::int64_t rows, std::int64_t cols) : sums_(rows, cols), squares_(rows, cols) {}
 
-  /// Adds (noise, rounding) * |x| to row r.
+  /// Adds noise * |x| and rounding * |x| to the two sums of row r.
   void add(std::int64_t r, float noise, float rounding, const float* x) {
     for (std::int64_t c = 0; c < sums_.cols; ++c) {
       const float magnitude = std::abs(x[c]);
@@ -349,7 +351,8 @@ void dbias_noise(const Problem& p) {
   }
 }
 
-/// Computes the effect of roundings of o, lse and the sums on exp(sink - lse) (dlse - <dout, o>), summed over rows.
+/// Computes the possible error of dsinks, the sum over rows of exp(sink - lse) (dlse - <dout, o>), from roundings of o,
+/// lse and the sums.
 void dsinks_noise(const Problem& p) {
   const Tensor& dsinks = *p.dsinks;
   const auto least = static_cast<float>(core::dtype_traits(p.o.dtype).smallest_normal);
@@ -359,7 +362,8 @@ void dsinks_noise(const Problem& p) {
     for (std::int64_t head = 0; head < p.num_heads_q; ++head) {
       const double sink = core::load(*p.sinks, s.index, head, 0, 0);
       Rows o = magnitudes(core::q_matrix(p.o, s, head));
-      for (float& x : o.values) x = std::max(x, least);  // smaller numbers have the same absolute rounding error
+      // Smaller numbers have the same absolute rounding error as the smallest normal number.
+      for (float& x : o.values) x = std::max(x, least);
       const Rows dout = magnitudes(core::q_matrix(p.dout, s, head));
       double& sum = sums[(dsinks.shape[0] == 1 ? 0 : index) * p.num_heads_q + head];
       for (std::int64_t i = 0; i < s.seqlen_q; ++i) {

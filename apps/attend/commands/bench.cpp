@@ -1,4 +1,4 @@
-// attend bench: times several backends in alternation on the same problems.
+// attend bench: times several backends on the same problems. Their runs alternate.
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -16,12 +16,12 @@
 namespace attend::cli {
 namespace {
 
-/// Throws if all tensors of a problem together do not fit into memory.
+/// Throws if the tensors of a problem do not fit into memory together.
 void require_memory_for(const io::FolderSpec& spec) {
   double bytes = 0;
   for (const Shape& shape : {spec.q_shape(), spec.k_shape(), spec.v_shape(), spec.o_shape()}) {
     const auto size = io::tensor_bytes(spec.dtype, shape);
-    bytes += size ? 2.0 * static_cast<double>(*size) : 1e18;  // the tensor and its gradient
+    bytes += size ? 2.0 * static_cast<double>(*size) : 1e18;  // counts the tensor and its gradient
   }
   io::require_memory(io::folder_name(spec), static_cast<std::int64_t>(bytes));
 }
@@ -59,13 +59,13 @@ std::string title(const GridEntry& entry) {
   return io::folder_name(entry.spec) + (entry.function.empty() ? "" : " " + entry.function);
 }
 
-/// A backend in the comparison on one problem.
+/// A backend that is timed on a problem.
 struct Contender {
   Choice choice;
   std::unique_ptr<Executor> executor;
 };
 
-/// Returns the backends that support the problem, and prints a line for each other backend.
+/// Returns the backends that support the problem. Prints a line for each backend that does not.
 std::vector<Contender> contenders(const BenchOptions& options, const GridEntry& entry, const Workload& w) {
   std::vector<Contender> found;
   for (const std::string& name : options.computes) {
@@ -85,7 +85,7 @@ std::vector<Result> time_problem(const BenchOptions& options, const Workload& w,
                                  Mode pass) {
   std::vector<Sampler> samplers;
   for (const Contender& c : list) {
-    // Backward reads forward's results. If backward is timed alone, forward must run first.
+    // Backward reads the results of forward. If only backward is timed, forward must run first.
     if (pass == Mode::kBackward && options.mode == Mode::kBackward) c.executor->run(Mode::kForward);
     samplers.push_back(c.executor->sampler(pass));
   }
@@ -93,7 +93,7 @@ std::vector<Result> time_problem(const BenchOptions& options, const Workload& w,
   std::vector<Result> results;
   for (std::size_t i = 0; i < list.size(); ++i) {
     if (list[i].choice.device.type == DeviceType::kCUDA) {
-      (void)samplers[i]();  // loads the GPU, to read the clock under this backend's load
+      (void)samplers[i]();  // puts load on the GPU, so that its clock is read under the load of this backend
       timings[i].sm_mhz = list[i].executor->clock_mhz();
     }
     results.push_back(make_result(w, pass, list[i].choice, timings[i]));
@@ -104,8 +104,8 @@ std::vector<Result> time_problem(const BenchOptions& options, const Workload& w,
 }  // namespace
 
 int bench(const BenchOptions& options) {
-  std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);  // line buffering also in files and pipes, so that rows appear
-                                                  // immediately
+  // Output to files and pipes is line-buffered too, so that rows appear immediately.
+  std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);
   set_threads(options.threads);
   const std::vector<GridEntry> grid = entries_of(options);
   for (const GridEntry& entry : grid) require_memory_for(entry.spec);
@@ -115,7 +115,7 @@ int bench(const BenchOptions& options) {
   const std::vector<Mode> modes = passes(options.mode);
   Progress progress("bench", static_cast<std::int64_t>(grid.size() * modes.size()));
   std::vector<Result> results;
-  std::string told;  // the last printed device and note of auto
+  std::string told;  // the device and the note of auto that were printed last
   for (const GridEntry& entry : grid) {
     const Workload w = random_workload(entry, options.attention, options.mode);
     progress.note(title(entry));

@@ -1,4 +1,4 @@
-// attend cache: shows the folder of compiled kernels, and clears it.
+// attend cache: shows the folder of compiled kernels, clears it, or limits its size.
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>

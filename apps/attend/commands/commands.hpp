@@ -1,4 +1,4 @@
-// The commands of the program. Each prints to stdout and returns the exit status. Errors are thrown as Error.
+// The commands of the program. Each prints to stdout and returns the exit status. A command that fails throws Error.
 #pragma once
 
 #include "options/options.hpp"
@@ -7,7 +7,7 @@ namespace attend::cli {
 
 constexpr int kExitDone = 0;
 constexpr int kExitCheckFailed = 1;
-constexpr int kExitRefused = 2;  // bad usage, bad input, missing hardware, or a full disk
+constexpr int kExitRefused = 2;  // for bad usage, bad input, missing hardware, or a full disk
 
 int generate(const GenerateOptions& options);  // generate.cpp
 int run(const RunOptions& options);            // run.cpp

@@ -1,4 +1,4 @@
-// attend compile: compiles kernels to machine code for named architectures, without a GPU.
+// attend compile: compiles kernels to machine code for given architectures. Needs no GPU.
 #include <fmt/format.h>
 
 #include <atomic>
@@ -26,13 +26,14 @@ using cuda::CompiledKernel;
 using cuda::Family;
 using cuda::KernelSpec;
 
-/// One line of the table.
+/// One line of the table that the command prints.
 struct Row {
-  const char* compute;  ///< the family, or another component that runs the kernel
+  const char* compute;  ///< name of the kernel family, or of another component that runs the kernel
   KernelSpec spec;
   std::shared_ptr<const CompiledKernel> code;
 
-  /// Register spills, a stack frame, or products that the compiler serialises are defects of any kernel.
+  /// Returns whether the kernel has none of these defects: register spills, a stack frame, or products that the
+  /// compiler serialises.
   [[nodiscard]] bool is_clean() const {
     const cuda::Resources& r = code->resources;
     return r.spill_store_bytes == 0 && r.spill_load_bytes == 0 && r.stack_bytes == 0 && r.warnings.empty();
@@ -40,7 +41,7 @@ struct Row {
 };
 
 std::string config_of(const KernelSpec& spec) {
-  const std::string text = cuda::describe(spec);  // name<config> arch
+  const std::string text = cuda::describe(spec);  // a text in the form name<config> arch
   const std::size_t begin = text.find('<') + 1;
   return text.substr(begin, text.rfind('>') - begin);
 }
@@ -100,7 +101,7 @@ std::vector<Row> rows_for(const CompileOptions& options) {
     for (KernelSpec& spec : specs) rows.push_back({family->name, std::move(spec), nullptr});
   }
   if (options.compute != "all") return rows;
-  for (const std::string& target : options.archs) {  // kernels without a family
+  for (const std::string& target : options.archs) {  // adds kernels that belong to no family
     const auto add = [&](const char* compute, std::vector<KernelSpec> specs) {
       for (KernelSpec& spec : specs) rows.push_back({compute, std::move(spec), nullptr});
     };
@@ -112,7 +113,8 @@ std::vector<Row> rows_for(const CompileOptions& options) {
   return rows;
 }
 
-/// Starts to compile every row on all cores. Each result is available as soon as its kernel is compiled.
+/// Starts to compile the kernels of all rows on all cores. Each result becomes available as soon as its kernel is
+/// compiled.
 std::vector<std::future<std::shared_ptr<const CompiledKernel>>> start(const std::vector<Row>& rows,
                                                                       std::vector<std::jthread>& workers) {
   using Task = std::packaged_task<std::shared_ptr<const CompiledKernel>()>;
@@ -141,7 +143,8 @@ int compile(const CompileOptions& options) {
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
   bool all_pass = true;
   std::vector<Row> rows = rows_for(options);
-  std::vector<std::jthread> workers;  // joined before the rows are destroyed, even if a compilation fails
+  // Declared after the rows, so that it is joined before they are destroyed, even if a compilation fails.
+  std::vector<std::jthread> workers;
   auto results = start(rows, workers);
   print_header();
   Progress progress("compile", static_cast<std::int64_t>(rows.size()));

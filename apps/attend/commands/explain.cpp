@@ -1,4 +1,4 @@
-// attend info --explain: reports for each backend whether and how it would compute a problem.
+// attend info --explain: reports for each backend whether it can compute a problem, and how it would do so.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -11,13 +11,13 @@
 namespace attend::cli {
 namespace {
 
-/// Makes tensors that have addresses but no memory. Nothing reads their contents.
+/// Makes tensors that have addresses but no memory. Their contents are never read.
 class Addresses {
  public:
   explicit Addresses(Device device) : device_(device) {}
 
   Tensor tensor(DType dtype, const Shape& shape) {
-    next_ += std::uintptr_t{1} << 44;                // larger than any tensor on a GPU
+    next_ += std::uintptr_t{1} << 44;                // this distance is larger than any tensor on a GPU
     return {.data = reinterpret_cast<void*>(next_),  // NOLINT(performance-no-int-to-ptr)
             .dtype = dtype,
             .device = device_,

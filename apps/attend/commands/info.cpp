@@ -19,7 +19,7 @@ const char* device_type_name(DeviceType type) {
   return type == DeviceType::kCPU ? "cpu" : "cuda";
 }
 
-/// Returns the GPUs of this machine, or an empty list without a driver.
+/// Returns the GPUs of this machine. The list is empty if there is no driver.
 std::vector<cuda::DeviceInfo> gpus() {
   std::vector<cuda::DeviceInfo> list;
   try {
@@ -94,7 +94,8 @@ int info(const InfoOptions& options) {
     return kExitDone;
   }
   constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
-  const std::string simd = fmt::format("{}, bfloat16 by {}", cpu_simd_target(), cpu_bf16_unit());  // may throw
+  // These calls come first, because they may throw.
+  const std::string simd = fmt::format("{}, bfloat16 by {}", cpu_simd_target(), cpu_bf16_unit());
   fmt::print("attend    {}\n", version());
   fmt::print("CPU       {}\n", cpu_model());
   fmt::print("SIMD      {}\n", simd);

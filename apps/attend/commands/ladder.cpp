@@ -1,4 +1,4 @@
-// attend ladder: checks, then times, every rung that this GPU supports and the matrix products.
+// attend ladder: checks and then times every rung that this GPU supports, and the matrix products.
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -23,14 +23,14 @@
 namespace attend::cli {
 namespace {
 
-/// The steps that are compared with each other: one type, one size.
+/// Steps that are compared with each other, because they have the same type and size.
 struct Group {
   DType dtype;
   io::FolderSpec spec;
   std::vector<LadderStep> steps;
 };
 
-/// Returns the requested steps that this GPU supports, and prints a line for each other step.
+/// Returns the requested steps that this GPU supports. Prints a line for each step that it does not support.
 std::vector<LadderStep> climbable(const LadderOptions& options) {
   std::vector<LadderStep> steps;
   const cuda::Arch& arch = cuda::device_info(0).arch();
@@ -51,8 +51,8 @@ Mode passes_of(const cuda::Family& family) {
   return family.has_forward ? Mode::kBoth : Mode::kBackward;
 }
 
-/// Computes one problem with the step and compares it with the reference. Returns true if it passes. A step without a
-/// forward pass reads o and lse of the backend that auto chooses.
+/// Computes one problem with the step and compares the result with the reference. Returns true if it passes. If the
+/// step has no forward pass, it reads o and lse of the backend that auto chooses.
 bool passes_check(const LadderStep& step, const GridEntry& entry) {
   const Mode mode = passes_of(*step.family);
   const Workload w = random_workload(entry, {}, mode);
@@ -131,7 +131,7 @@ void time_group(const Group& group, Mode pass, const LadderOptions& options, Lad
   if (product) samplers.push_back(product->sampler());
   std::vector<Timing> timings = time_in_turns(samplers, options.repeat, options.max_seconds);
   for (std::size_t i = 0; i < samplers.size(); ++i) {
-    (void)samplers[i]();  // loads the GPU, to read the clock under this load
+    (void)samplers[i]();  // puts load on the GPU, so that its clock is read under that load
     timings[i].sm_mhz = executors.front()->clock_mhz();
   }
   Yardstick yardstick = {group.dtype, pass, {}, 0};
@@ -154,7 +154,7 @@ void time_group(const Group& group, Mode pass, const LadderOptions& options, Lad
   std::fflush(stdout);
 }
 
-/// Returns the date in UTC, such as "2026-01-31".
+/// Returns the date in UTC in the form "2026-01-31".
 std::string today() {
   return fmt::format("{:%Y-%m-%d}", fmt::gmtime(std::time(nullptr)));
 }
@@ -164,7 +164,7 @@ std::string today() {
 int ladder(const LadderOptions& options) {
   (void)choose_compute("auto", DeviceType::kCUDA,
                        random_workload(square_problem(1, 1, 8, 64, DType::kF32), {}, Mode::kForward),
-                       Mode::kForward);  // throws without a GPU
+                       Mode::kForward);  // throws if there is no GPU
   io::FileTransaction files;
   std::optional<io::FileTransaction::Handle> json;
   if (!options.json.empty()) json = files.create(options.json);

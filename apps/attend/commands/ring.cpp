@@ -1,5 +1,5 @@
-// attend ring: runs a random problem on the ranks of a ring, and reports the computation, transfers and exposed
-// transfer time of each step.
+// attend ring: runs a random problem on the ranks of a ring. For each step, reports the computation time, the transfer
+// time, and the transfer time that no computation hides.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kColumns = 72;  // width of the drawing
+constexpr int kColumns = 72;  // width of the drawing in characters
 
 RingProblem problem_of(const RingOptions& options, int num_ranks, DeviceType device, Mode pass) {
   const io::FolderSpec& spec = options.spec;
@@ -82,7 +82,7 @@ std::string title(const RingOptions& options, int num_ranks) {
                      num_ranks, sharding_name(options.ring.sharding));
 }
 
-/// Prints the output of --explain. Makes no rank.
+/// Prints the output of --explain without making ranks. Returns the same as JSON.
 Json explained(const RingOptions& options, int num_ranks, DeviceType device) {
   Json passes = Json::object();
   for (const Mode pass : ring_passes(options.mode)) {
@@ -101,7 +101,7 @@ double median(std::vector<double> samples) {
   return samples[samples.size() / 2];
 }
 
-/// Returns the median of the samples, each of which is the slowest rank's.
+/// Returns the median of the samples. Each sample is the time of the slowest rank.
 double milliseconds(const std::vector<std::vector<PassTimes>>& ranks, std::size_t pass,
                     std::vector<double> PassTimes::*samples = &PassTimes::samples) {
   std::vector<double> slowest = ranks.front()[pass].*samples;
@@ -111,7 +111,7 @@ double milliseconds(const std::vector<std::vector<PassTimes>>& ranks, std::size_
   return median(std::move(slowest));
 }
 
-/// Returns the median of the samples of each rank.
+/// Returns the median of each rank's samples.
 std::vector<double> medians_by_rank(const std::vector<std::vector<PassTimes>>& ranks, std::size_t pass,
                                     std::vector<double> PassTimes::*samples) {
   std::vector<double> medians;
@@ -119,8 +119,8 @@ std::vector<double> medians_by_rank(const std::vector<std::vector<PassTimes>>& r
   return medians;
 }
 
-/// Prints the share relative to a call without a mask. This is a stricter measure, because kernels are slower near a
-/// diagonal.
+/// Prints the time of the ring relative to a call without a mask. This measure is stricter, because kernels are slower
+/// for tiles on the diagonal.
 void show_unmasked(const std::vector<std::vector<PassTimes>>& ranks, std::size_t pass, double ms, Json& object) {
   const std::vector<double> by_rank = medians_by_rank(ranks, pass, &PassTimes::unmasked);
   const double slowest = *std::max_element(by_rank.begin(), by_rank.end());
@@ -130,8 +130,8 @@ void show_unmasked(const std::vector<std::vector<PassTimes>>& ranks, std::size_t
              100 * slowest / ms);
 }
 
-/// Returns the computation time of each rank's steps in milliseconds. The difference to its share alone is the cost of
-/// splitting and merging.
+/// Returns the time in milliseconds that each rank spends on products. The difference from the time of its share
+/// without a ring is the cost of splitting and merging.
 std::vector<double> computed_by_rank(const std::vector<std::vector<PassTimes>>& ranks, std::size_t pass) {
   std::vector<double> sums;
   for (const std::vector<PassTimes>& rank : ranks) {
@@ -142,7 +142,8 @@ std::vector<double> computed_by_rank(const std::vector<std::vector<PassTimes>>& 
   return sums;
 }
 
-/// Returns the milliseconds that each rank spends on clearing, copies, additions and rounding outside of its products.
+/// Returns the time in milliseconds that each rank spends on clearing, copies, additions and rounding outside of its
+/// products.
 std::vector<double> copied_by_rank(const std::vector<std::vector<PassTimes>>& ranks, std::size_t pass) {
   std::vector<double> sums;
   for (const std::vector<PassTimes>& rank : ranks) {
@@ -169,7 +170,7 @@ Json step_json(const StepTimes& t) {
   return {{"step", t.step}, {"compute_ms", t.compute}, {"exchange_ms", t.exchange}, {"exposed_ms", t.exposed}};
 }
 
-/// Prints the pass, and adds its steps and spans to `object`.
+/// Prints the steps of a pass, and adds its steps and spans to `object`.
 void show_steps(const std::vector<std::vector<PassTimes>>& ranks, std::size_t pass, Json& object) {
   std::vector<std::vector<ring::Span>> spans;
   std::vector<std::vector<StepTimes>> steps;
@@ -197,7 +198,7 @@ void show_steps(const std::vector<std::vector<PassTimes>>& ranks, std::size_t pa
   }
 }
 
-/// Returns the keys that identify the problem of a row. measured() adds the results.
+/// Returns the JSON keys that identify the problem in a result. measured() adds the results.
 Json problem_json(const RingOptions& options, const RingParty& party, Mode pass, RingAlgorithm algorithm) {
   const io::FolderSpec& spec = options.spec;
   return {{"ranks", party.num_ranks()},
@@ -216,7 +217,7 @@ Json problem_json(const RingOptions& options, const RingParty& party, Mode pass,
           {"window_right", options.attention.window_right}};
 }
 
-/// Prints pass `i` and its exposed transfer time. @return the same as JSON
+/// Prints the time of pass `i` and its exposed transfer time. @return the same as JSON
 Json measured_pass(const RingOptions& options, const RingParty& party, const std::vector<std::vector<PassTimes>>& ranks,
                    Mode pass, std::size_t i) {
   const DeviceType device = party.first_device().type;
@@ -268,7 +269,7 @@ Json measured(const RingOptions& options, const RingParty& party, const std::vec
   return list;
 }
 
-/// --explain with --ranks needs no rank and no GPU.
+/// Runs --explain with --ranks, which needs no ranks and no GPU.
 int explain_without_ranks(const RingOptions& options) {
   const bool gpu = options.device ? *options.device == DeviceType::kCUDA : !cuda::unusable_gpu(0);
   io::FileTransaction files;

@@ -1,4 +1,4 @@
-// attend run: reads files, computes attention, writes files, and checks the results.
+// attend run: reads input files, computes attention, writes the results to files, and checks them on request.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr double kNoLimit = 1e9;  // seconds; only --repeat limits the number of runs
+constexpr double kNoLimit = 1e9;  // in seconds; so high that only --repeat limits the number of runs
 
 bool has_forward(Mode mode) {
   return mode != Mode::kBackward;
@@ -28,22 +28,23 @@ bool has_backward(Mode mode) {
   return mode != Mode::kForward;
 }
 
-/// The library's name and the user's name of each argument.
+/// Pairs of names for each argument: the library's name and the user's name.
 using Names = std::vector<std::pair<std::string, std::string>>;
 
-/// A result and its file.
+/// A result and the file to which it is written.
 struct Output {
   fs::path file;
   const io::HostTensor* tensor;
   bool npy;
-  std::size_t sizes;  // number of dimensions shown to the user; trailing ones are 1. logsumexp is (B, H, S)
+  // Number of dimensions to write; the remaining ones are 1. For example, logsumexp is (B, H, S).
+  std::size_t sizes;
 };
 
 struct Job {
   Workload work;
   Names names;
   std::vector<Output> outputs;
-  std::string o_name;  // the file from which a run of backward alone reads O
+  std::string o_name;  // name of the file from which a run of backward alone reads O
 };
 
 io::HostTensor read_lse_like(const fs::path& path) {
@@ -52,7 +53,8 @@ io::HostTensor read_lse_like(const fs::path& path) {
 
 void read_folder(const RunOptions& options, Job& job) {
   const fs::path& folder = options.data;
-  const io::FolderLock lock(folder, io::FolderLock::Kind::kShared);  // O and logsumexp must be from the same run
+  // The lock ensures that O and logsumexp are from the same run.
+  const io::FolderLock lock(folder, io::FolderLock::Kind::kShared);
   const io::FolderSpec spec = io::parse_folder_path(folder);
   Workload& w = job.work;
   w.q = io::read_bin(folder, "Q.bin", spec.dtype, spec.q_shape());
@@ -107,7 +109,7 @@ void read_optional(Job& job, std::optional<io::HostTensor>& tensor, const char* 
   job.names.emplace_back(name, path.string());
 }
 
-/// Reads the custom score and mask. Both may read all captured tensors.
+/// Reads the custom score and the custom mask. Each may read all captured tensors.
 void read_own(const RunOptions& options, Job& job) {
   std::vector<UserScore::Capture> captures;
   for (const auto& [name, path] : options.captures) captures.push_back({name, io::read_npy_array(path)});
@@ -120,7 +122,8 @@ void read_own(const RunOptions& options, Job& job) {
     if (options.score) w.score = std::make_shared<const UserScore>(*options.score, std::move(captures));
   } catch (const Error& error) {
     const bool is_of_mask = std::string_view(error.what()).starts_with("mask");
-    throw Error(error.code(), std::string(is_of_mask ? "--block_" : "--") + error.what());  // "score: column 3: ..."
+    // Completes the flag's name, for example "--score: column 3: ...".
+    throw Error(error.code(), std::string(is_of_mask ? "--block_" : "--") + error.what());
   }
 }
 
@@ -140,7 +143,8 @@ void plan_outputs(const RunOptions& options, Job& job) {
     add("dQ", w.dq, npy);
     add("dK", w.dk, npy);
     add("dV", w.dv, npy);
-    for (std::size_t i = 0; i < w.score_gradients.size(); ++i) {  // as .npy, like the tensors themselves
+    // These are written as .npy, like the option tensors that they belong to.
+    for (std::size_t i = 0; i < w.score_gradients.size(); ++i) {
       if (w.score_gradients[i]) add(core::kScoreTensors[i].gradient, *w.score_gradients[i], true);
     }
     for (std::size_t i = 0; i < w.capture_gradients.size(); ++i) {
@@ -171,7 +175,8 @@ void load(const RunOptions& options, Job& job) {
   plan_outputs(options, job);
 }
 
-/// Replaces the library's argument name: "k: num_heads_k 3, ..." becomes "K.npy: num_heads_k 3, ...".
+/// Replaces the library's argument name in an error. For example, "k: num_heads_k 3, ..." becomes "K.npy: num_heads_k
+/// 3, ...".
 Error renamed(const Error& error, const Names& names) {
   const std::string message = error.what();
   for (const auto& [inside, outside] : names) {
@@ -186,7 +191,7 @@ std::string output_header(const Output& output) {
   return io::npy_header(output.tensor->dtype(), std::span(shape).first(output.sizes));
 }
 
-/// Ensures that no output replaces an input, or another tensor through a link.
+/// Ensures that no output replaces an input file, even through a link.
 void keep_inputs(const RunOptions& options, io::FileTransaction& files) {
   for (const fs::path& file : {options.q, options.k, options.v, options.dout, options.o, options.lse}) {
     if (!file.empty()) files.keep_input(file);
@@ -200,7 +205,7 @@ void keep_inputs(const RunOptions& options, io::FileTransaction& files) {
   for (const std::string& name : io::tensor_files()) files.keep_from_links(options.data / name);
 }
 
-/// Everything that must exist before the computation: inputs, output files, and the backend.
+/// Everything that must be ready before the computation: inputs, output files, and the backend.
 struct Prepared {
   Job job;
   Choice choice;
@@ -210,7 +215,8 @@ struct Prepared {
   std::optional<ResultFiles> result_files;
 };
 
-/// Performs every step that can fail: first the arguments, then the output files, which only one rank of a ring has.
+/// Performs all steps that can fail: first the checks of arguments, then opening the output files. In a ring only one
+/// rank writes files.
 void prepare(const RunOptions& options, bool writes, Prepared& prepared) {
   Job& job = prepared.job;
   load(options, job);
@@ -251,8 +257,8 @@ std::vector<Result> compute(const RunOptions& options, const Prepared& prepared,
   return results;
 }
 
-/// Returns for example "fa2 (chosen by auto), NVIDIA H200" or "wgmma_specialized forward, simt backward (chosen by
-/// auto), NVIDIA H200".
+/// Returns the text that names the backend and the device. Examples: "fa2 (chosen by auto), NVIDIA H200" and
+/// "wgmma_specialized forward, simt backward (chosen by auto), NVIDIA H200".
 std::string backend_text(const RunOptions& options, const Choice& choice, const Result& result) {
   const bool differ = !choice.forward.empty() && !choice.backward.empty() && choice.forward != choice.backward;
   std::string text = differ ? fmt::format("{} forward, {} backward", choice.forward, choice.backward) : result.compute;
@@ -285,7 +291,7 @@ void print_outputs(const std::vector<Output>& outputs) {
   fmt::print("\nwrote {} to {}\n", names, outputs.front().file.parent_path().string());
 }
 
-/// Adds the checks to the results and prints them. Returns true if all passed.
+/// Checks the results, adds the errors to them, and prints them. Returns true if all results passed.
 bool check_results(const RunOptions& options, const Workload& w, std::vector<Result>& results) {
   const CheckReport report = check(w, options.mode);
   bool passed = true;
@@ -297,7 +303,7 @@ bool check_results(const RunOptions& options, const Workload& w, std::vector<Res
   return passed;
 }
 
-/// Prints and writes the results, in a single process or on the first rank of a ring.
+/// Prints and writes the results. Called in a single process, or on the first rank of a ring.
 int finish(const RunOptions& options, Prepared& prepared, std::vector<Result>& results) {
   const Job& job = prepared.job;
   print_times(options, prepared.choice, results);
@@ -306,7 +312,8 @@ int finish(const RunOptions& options, Prepared& prepared, std::vector<Result>& r
   for (std::size_t i = 0; i < prepared.handles.size(); ++i) {
     prepared.files.append(prepared.handles[i], output_header(job.outputs[i]));
     for (auto rest = job.outputs[i].tensor->bytes(); !rest.empty();) {
-      constexpr std::size_t kPiece = 1 << 26;  // bytes; small enough to react to an interrupt between pieces
+      // Piece size in bytes; small enough to react to an interrupt between pieces.
+      constexpr std::size_t kPiece = 1 << 26;
       stop_if_interrupted();
       const auto piece = rest.first(std::min(rest.size(), kPiece));
       prepared.files.append(prepared.handles[i], piece);
@@ -321,12 +328,12 @@ int finish(const RunOptions& options, Prepared& prepared, std::vector<Result>& r
   return passed ? kExitDone : kExitCheckFailed;
 }
 
-/// Divides the cores of this machine between its ranks.
+/// Sets the number of threads of a rank. By default the ranks on a machine share its cores equally.
 void set_threads_of_rank(const RunOptions& options, int ranks_here) {
   set_threads(options.threads > 0 ? options.threads : std::max(1, cpu_threads() / ranks_here));
 }
 
-/// Runs the entire command on one rank, or without a ring.
+/// Runs the entire command on one rank of a ring, or in a single process if `ring` is null.
 int run_rank(const RunOptions& options, RingSession* ring) {
   const bool is_first = ring == nullptr || ring->is_first();
   Prepared prepared;

@@ -1,4 +1,5 @@
-// attend sweep: times many variants of one family on one problem, in alternation in one process.
+// attend sweep: times many variants of one kernel family on one problem. All run in one process, and their runs
+// alternate.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -22,13 +23,14 @@ namespace {
 
 using cuda::Family;
 
-/// One point of the sweep.
+/// One variant of the sweep.
 struct Point {
   cuda::Choice choice;
-  std::string settings = {};  // "block_n=64 stages=2"; empty: the family's own choice
-  std::string error = {};     // the reason why it cannot run
+  // For example "block_n=64 stages=2"; empty for the variant that the family chooses by itself.
+  std::string settings = {};
+  std::string error = {};  // the reason why the variant cannot run, if there is one
   int registers = 0, spill_bytes = 0;
-  double difference = 0;  // largest difference from the result of the family's own choice
+  double difference = 0;  // largest difference from the result of the variant that the family chooses
   Timing timing = {};
 };
 
@@ -40,7 +42,7 @@ std::string settings_text(const std::vector<SweepOptions::Setting>& settings, co
   return text;
 }
 
-/// Returns the family's own choice first, then every combination of the settings.
+/// Returns the variant that the family chooses, followed by every combination of the settings.
 std::vector<Point> make_points(const SweepOptions& options, const Family& family, const core::Problem& p) {
   const cuda::DeviceInfo& device = cuda::device_info(p.q.device.index);
   const cuda::Choice own = family.choose(p, device);
@@ -76,7 +78,7 @@ std::vector<Point> make_points(const SweepOptions& options, const Family& family
   return points;
 }
 
-/// Compiles every point's kernels on all cores, and computes its grid.
+/// Compiles the kernels of all variants on all cores, and computes their grids.
 void compile_all(std::vector<Point>& points, const Family& family, const core::Problem& p) {
   const cuda::DeviceInfo& device = cuda::device_info(p.q.device.index);
   std::atomic<std::size_t> next = 0;
@@ -106,7 +108,7 @@ void compile_all(std::vector<Point>& points, const Family& family, const core::P
   for (int i = 0; i < usable_cores(); ++i) workers.emplace_back(work);
 }
 
-/// Returns the largest difference of two results, or infinity if only one of them has a NaN at some position.
+/// Returns the largest difference of two results. It is infinity if only one of them has a NaN at some place.
 double largest_difference(const io::HostTensor& a, const io::HostTensor& b) {
   const auto numbers = [](const io::HostTensor& t) { return static_cast<const float*>(t.view().data); };
   double largest = 0;
@@ -133,7 +135,8 @@ nlohmann::ordered_json to_json(const Point& point, double tflops) {
   return object;
 }
 
-/// Times the points that run, in alternation. Other points get an error. Sorts all points, the fastest first.
+/// Times the variants that can run, in alternation. Each other variant gets an error text. Sorts all variants, the
+/// fastest first.
 void time_points(std::vector<Point>& points, const SweepOptions& options, const Family& family, const Workload& w,
                  DeviceWorkload& device) {
   const io::HostTensor& result = options.mode == Mode::kForward ? w.o : w.dk;
@@ -165,7 +168,7 @@ void time_points(std::vector<Point>& points, const SweepOptions& options, const 
   });
 }
 
-/// Prints a line for each point. @return the same as JSON
+/// Prints a line for each variant. @return the same as JSON
 nlohmann::ordered_json show(const std::vector<Point>& points, double operations) {
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
   for (const Point& point : points) {

@@ -13,7 +13,8 @@
 namespace attend::cli {
 namespace {
 
-// The constants of cuBLAS's binary interface in use here, from cublas_api.h and library_types.h of CUDA 12 and 13.
+// Constants of the binary interface of cuBLAS that are used here, from cublas_api.h and library_types.h of CUDA 12 and
+// 13.
 constexpr int kOpN = 0;
 constexpr int kCompute32F = 68;
 constexpr int kDefaultAlgorithm = -1;

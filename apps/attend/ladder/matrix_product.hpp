@@ -1,4 +1,4 @@
-// The matrix product of cuBLAS, with which the kernels' speed is compared.
+// The matrix product of cuBLAS. `attend ladder` compares the speed of kernels with it.
 #pragma once
 
 #include <memory>
@@ -9,12 +9,12 @@
 
 namespace attend::cli {
 
-/// A square matrix product by cuBLAS of random numbers. Products of f32 compute in true float32, not TF32.
+/// A product of two square matrices of random numbers, computed by cuBLAS. Products of f32 use true float32, not TF32.
 class MatrixProduct {
  public:
-  static constexpr int kSize = 8192;  // rows and columns
+  static constexpr int kSize = 8192;  // number of rows and of columns
 
-  /// Returns a product on GPU 0, whose context must be current, or null if cuBLAS is not installed.
+  /// Returns a product on GPU 0, whose context must be current. Returns null if cuBLAS is not installed.
   /// @param dtype  f32, f16 or bf16
   [[nodiscard]] static std::unique_ptr<MatrixProduct> make(DType dtype);
 
@@ -22,10 +22,10 @@ class MatrixProduct {
   MatrixProduct(const MatrixProduct&) = delete;
   MatrixProduct& operator=(const MatrixProduct&) = delete;
 
-  /// Returns a sampler that times one product with events.
+  /// Returns a sampler that measures the time of one product with CUDA events.
   [[nodiscard]] Sampler sampler();
 
-  /// Returns the 10^12 operations per second of a product that takes `ms`.
+  /// Returns the rate of a product that takes `ms` milliseconds, in 10^12 operations per second.
   [[nodiscard]] static double tflops(double ms);
 
  private:

@@ -11,8 +11,8 @@ namespace {
 
 using cuda::Family;
 
-/// Returns the families for tensor cores that `auto` may choose and that are not rungs. `simt`, which also takes
-/// float32, is not among them.
+/// Returns the families for tensor cores that `auto` may choose and that are not rungs of the ladder. `simt` is not
+/// included, because it also supports float32.
 std::vector<const Family*> products() {
   const std::span<const Family* const> all = cuda::families();
   std::vector<const Family*> found;
@@ -26,7 +26,8 @@ auto architectures_of(const Family& family) {
   return std::count_if(archs.begin(), archs.end(), [&](const cuda::Arch& arch) { return family.supports(arch); });
 }
 
-/// Returns the product that supports the architecture, the pass and the fewest other architectures, or null.
+/// Returns a product family that supports the architecture and has the pass. If there are several, returns the one that
+/// supports the fewest architectures. Returns null if there is none.
 const Family* product_for(const cuda::Arch& arch, bool Family::*has_pass) {
   const Family* best = nullptr;
   for (const Family* family : products()) {

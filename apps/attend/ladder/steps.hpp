@@ -1,4 +1,4 @@
-// The steps of the ladder: the rungs, and after them the product kernels for half precision.
+// The steps of the ladder. They are the rungs, followed by the product families: 16-bit kernels that `auto` may choose.
 #pragma once
 
 #include <string_view>
@@ -9,17 +9,18 @@
 
 namespace attend::cli {
 
-/// A rung or a product. All products have the same number, which is the last.
+/// A rung or a product family. All product families have the same number, which is the last.
 struct LadderStep {
   int number = 0;
   const cuda::Family* family = nullptr;
 };
 
 /// Returns all rungs in order, including those whose instructions the architecture does not have. Then, for each pass,
-/// the product that supports this architecture and the fewest others. A product for both passes appears once.
+/// returns one product family that supports this architecture. It is the one that supports the fewest architectures. A
+/// family that is chosen for both passes appears once.
 [[nodiscard]] std::vector<LadderStep> ladder_steps(const cuda::Arch& arch);
 
-/// Returns the names of all rungs and of all products, for any architecture.
+/// Returns the names of all rungs and of all product families, independent of the architecture.
 [[nodiscard]] std::vector<std::string_view> ladder_names();
 
 }  // namespace attend::cli

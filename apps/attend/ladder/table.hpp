@@ -9,20 +9,21 @@
 
 namespace attend::cli {
 
-/// The matrix product with which a group of rungs is compared.
+/// The matrix product with which the rungs of a group are compared.
 struct Yardstick {
   DType dtype = DType::kF32;
-  Mode beside = Mode::kForward;  ///< the pass that it was timed in alternation with
+  Mode beside = Mode::kForward;  ///< the pass with which the product was timed in alternation
   Timing timing;
-  double tflops = 0;  ///< 0: not measured
+  double tflops = 0;  ///< 0 if not measured
 };
 
-/// One rung with its times.
+/// One rung and its measured times.
 struct LadderRow {
   int number = 0;
   Result result;
-  double share = 0;     ///< of the yardstick's TFLOP/s; 0: not measured
-  double speed_up = 0;  ///< over the previous rung of its group; 0: it is the first
+  double share = 0;  ///< its TFLOP/s divided by those of the matrix product; 0 if not measured
+  /// Its speed divided by that of the previous rung of its group. It is 0 for the first rung.
+  double speed_up = 0;
 };
 
 struct LadderReport {
@@ -31,9 +32,9 @@ struct LadderReport {
   std::vector<LadderRow> rows;
 };
 
-/// Returns an object with device_name, kernel_digest, sources (core::source_digests()), date, matrix_products (dtype,
-/// beside, size, ms, tflops, sm_mhz) and rungs. A rung has the keys of to_json(Result) and rung,
-/// share_of_matrix_product and speed_up, which are null if not measured.
+/// Returns an object with the keys device_name, kernel_digest, sources (core::source_digests()), date, matrix_products
+/// and rungs. A matrix product has the keys dtype, beside, size, ms, tflops and sm_mhz. A rung has the keys of
+/// to_json(Result) and rung, share_of_matrix_product and speed_up. The last two are null if not measured.
 [[nodiscard]] nlohmann::ordered_json to_json(const LadderReport& report);
 
 }  // namespace attend::cli

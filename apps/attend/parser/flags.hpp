@@ -1,4 +1,4 @@
-// Flags whose values are checked as they are read, so that all errors have the same form:
+// Flags whose values are checked when they are parsed, so that all errors have the same form:
 //   --batch_size: 'many', allowed integers from 1 to 2147483647
 #pragma once
 
@@ -17,25 +17,25 @@ constexpr std::int64_t kMaxRepeat = 1'000'000;
 constexpr std::int64_t kMaxThreads = 4096;
 constexpr std::int64_t kMaxRanks = 4096;
 
-/// @throws Error (kInvalidArgument) that names `flag`, unless `text` is an integer in [smallest, largest].
+/// @throws Error (kInvalidArgument) naming `flag` if `text` is not an integer in [smallest, largest].
 [[nodiscard]] std::int64_t parse_integer(std::string_view flag, std::string_view text, std::int64_t smallest,
                                          std::int64_t largest);
 
 CLI::Option* add_integer(CLI::App& app, const std::string& flag, std::int64_t& target, std::int64_t smallest,
                          std::int64_t largest, const char* description);
 
-/// Takes any integer from 0 to 2^64 - 1.
+/// Adds a flag whose value is any integer from 0 to 2^64 - 1.
 CLI::Option* add_seed(CLI::App& app, const std::string& flag, std::uint64_t& target, const char* description);
 
-/// Takes a finite number in [smallest, largest], or in [smallest, largest) if `open_end` is true.
+/// Adds a flag whose value is a finite number in [smallest, largest]. If `open_end` is true, `largest` is excluded.
 CLI::Option* add_real(CLI::App& app, const std::string& flag, std::optional<double>& target, double smallest,
                       double largest, bool open_end, const char* description);
 
-/// Takes one of `allowed` and stores its position in `index`.
+/// Adds a flag whose value is one of `allowed`. Stores the position of the value in `index`.
 CLI::Option* add_choice(CLI::App& app, const std::string& flag, std::size_t& index, std::vector<std::string> allowed,
                         const char* description);
 
-/// Takes a path that is not empty.
+/// Adds a flag whose value is a path that is not empty.
 CLI::Option* add_path(CLI::App& app, const std::string& flag, std::filesystem::path& target, const char* description);
 
 }  // namespace attend::cli

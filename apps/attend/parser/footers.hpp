@@ -100,9 +100,10 @@ Examples:
 inline constexpr const char* kRingFooter =
     R"(Computes one random problem on a ring of ranks. Its S is the number of tokens of all ranks together. For each
 step the command prints the time of computation, the time of the exchange, and the part of the exchange that no
-computation hides. Ranks are the processes of an mpirun, GPUs of this machine over NCCL, or threads. On a machine with N GPUs, rank
-r of the threads uses GPU r % N. Ideal is the time that the slowest rank needs for its share of the work, its rows with
-the keys that they see. It is measured without a ring, on all ranks at the same time, in turns with the ring.
+computation hides. Ranks are the processes of an mpirun, GPUs of this machine over NCCL, or threads. On a machine
+with N GPUs, rank r of the threads uses GPU r % N. Ideal is the time that the slowest rank needs for its share of the
+work, its rows with the keys that they see. It is measured without a ring, on all ranks at the same time, in turns with
+the ring.
 --explain compares the algorithms by the cost model that `automatic` uses, and computes nothing.
 
 Examples:

@@ -1,4 +1,4 @@
-// Names that the user types: the accepted spellings and aliases, and suggestions for unknown names.
+// Names that the user types: accepted spellings, aliases, and suggestions for unknown names.
 #pragma once
 
 #include <string>
@@ -7,16 +7,16 @@
 
 namespace attend::cli {
 
-/// Returns the entry of `allowed` that is meant by the name of a backend or a kernel: the same name, the name with -
-/// for _, or an alias (see docs/names.md). Abbreviations are not accepted.
-/// @throws Error (kInvalidArgument): "FLAG: 'NAME', allowed A, B, ...; did you mean A?"
+/// Returns the entry of `allowed` that `name`, the name of a backend or a kernel, means. It may be spelled with -
+/// instead of _, and it may be an alias (docs/names.md). Abbreviations are not accepted.
+/// @throws Error (kInvalidArgument) with a text like "FLAG: 'NAME', allowed A, B, ...; did you mean A?"
 [[nodiscard]] std::string known_name(std::string_view flag, std::string_view name,
                                      const std::vector<std::string>& allowed);
 
 /// Returns "; did you mean X?" if one of `candidates` is similar to `text`, and an empty text otherwise.
 [[nodiscard]] std::string did_you_mean(std::string_view text, const std::vector<std::string>& candidates);
 
-/// Returns `arguments` with _ for every - inside the names of flags (--flag).
+/// Returns `arguments` with - replaced by _ inside the names of flags (--flag).
 [[nodiscard]] std::vector<std::string> with_plain_flags(std::vector<std::string> arguments);
 
 }  // namespace attend::cli

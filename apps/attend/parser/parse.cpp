@@ -35,13 +35,13 @@ std::vector<std::string> compute_names() {
   return names;
 }
 
-/// Values that become options after everything has been read.
+/// Values of flags that are converted to options after the entire command line has been parsed.
 struct Raw {
   std::string compute = "auto";
   std::size_t mode = 0;
   std::size_t dtype = 0;
   std::size_t device = 0;
-  std::size_t ring = 0;  // 0: off; then the shardings in order
+  std::size_t ring = 0;  // 0 if there is no ring; n selects sharding number n - 1
   std::size_t algorithm = 0;
   std::size_t cache_action = 0;
   bool grid_given = false;
@@ -52,7 +52,7 @@ struct Raw {
   ScoreFlags score;
   std::optional<double> max_seconds;
   std::array<bool, core::kScoreTensors.size()> explain_tensors = {};
-  std::int64_t heads_kv = 0, seqlen_k = 0, head_dim_v = 0;  // 0: as its counterpart
+  std::int64_t heads_kv = 0, seqlen_k = 0, head_dim_v = 0;  // 0 means the value of the corresponding size of q
   std::string computes = "auto";
   std::string archs = "sm_80,sm_90a,sm_120";
 };
@@ -191,7 +191,7 @@ RunOptions finish(RunOptions options, const Raw& raw) {
   const std::pair<const char*, const std::filesystem::path*> npy_flags[] = {
       {"--q", &options.q},       {"--k", &options.k}, {"--v", &options.v},    {"--output_dir", &options.output_dir},
       {"--dout", &options.dout}, {"--o", &options.o}, {"--lse", &options.lse}};
-  constexpr std::size_t kRequired = 4;  // the first ones
+  constexpr std::size_t kRequired = 4;  // the first four flags are required
   for (std::size_t i = 0; i < std::size(npy_flags); ++i) {
     const auto& [flag, path] = npy_flags[i];
     if (options.data.empty() && i < kRequired && path->empty()) {
@@ -230,7 +230,8 @@ CompileOptions finish(CompileOptions options, const Raw& raw) {
     try {
       (void)cuda::find_arch(arch);
     } catch (const Error& error) {
-      refuse(fmt::format("--{}", error.what()));  // "arch: 'sm_1', allowed ..."
+      // Completes the flag's name, for example "--arch: 'sm_1', allowed ...".
+      refuse(fmt::format("--{}", error.what()));
     }
   }
   std::vector<std::string> allowed = {"all"};
@@ -286,7 +287,7 @@ Command finish(const InfoOptions& options, const Raw& raw, AttentionOptions atte
   return explain;
 }
 
-/// Throws if the command does not have a flag. CLI11 would name the flag too, but not suggest another.
+/// Throws if the command does not have one of the flags. CLI11 would name the flag too, but would not suggest another.
 void check_flags(const CLI::App& command, const std::vector<std::string>& arguments) {
   std::vector<std::string> known = {"--help"};
   for (const CLI::Option* option : command.get_options()) {
@@ -301,7 +302,7 @@ void check_flags(const CLI::App& command, const std::vector<std::string>& argume
   }
 }
 
-/// Throws unless the first word is a command, or a flag such as --help.
+/// Throws unless the first word is a command or a flag such as --help.
 void check_command(const std::vector<std::string>& arguments) {
   constexpr std::array<std::string_view, 9> kCommands = {"generate", "run",  "bench", "compile", "ladder",
                                                          "sweep",    "ring", "cache", "info"};
@@ -315,7 +316,7 @@ void check_command(const std::vector<std::string>& arguments) {
   }
 }
 
-/// Everything that a command line may fill: the commands with their options and flags.
+/// Everything that parsing fills in: the commands with their options and flags.
 struct CommandLine {
   CLI::App app{"Exact attention, forward and backward: O = softmax(scale Q K^T + bias) V", "attend"};
   Raw raw;
@@ -330,7 +331,7 @@ struct CommandLine {
   InfoOptions info;
   AttentionOptions explained;
 
-  /// Adds all commands by name, for --help.
+  /// Adds the names of all commands, which --help needs.
   CommandLine() {
     app.set_version_flag("--version", std::string("attend ") + version());
     app.require_subcommand(1);
@@ -346,7 +347,7 @@ struct CommandLine {
     app.add_subcommand("info", "Show what this machine and this build can do");
   }
 
-  /// Adds the flags of one command; those of the others are not needed.
+  /// Adds the flags of one command. The flags of other commands are not needed.
   void add_flags(const std::string& command) {
     const auto sub = [&]() -> CLI::App& { return *app.get_subcommand(command); };
     if (command == "generate") add_generate(sub(), generate, raw);
@@ -384,7 +385,8 @@ Command parse(const std::vector<std::string>& given) {
   check_command(arguments);
   if (!command.starts_with('-')) check_flags(*line.app.get_subcommand(command), arguments);
   try {
-    std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // CLI11 expects this order
+    // CLI11 expects the arguments in reverse order.
+    std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
     line.app.parse(reversed);
   } catch (const CLI::CallForVersion& version_text) {
     return Message{std::string(version_text.what()) + "\n"};

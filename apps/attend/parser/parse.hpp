@@ -1,4 +1,4 @@
-// Turns the words of the command line into the options of one command. Parsing does no work and opens no file.
+// Turns the words of the command line into the options of one command. Parsing computes nothing and opens no file.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace attend::cli {
 
-/// The output of --help or --version, to be printed on stdout.
+/// The text of --help or --version, which is printed on stdout.
 struct Message {
   std::string text;
 };
@@ -17,8 +17,8 @@ struct Message {
 using Command = std::variant<GenerateOptions, RunOptions, BenchOptions, CompileOptions, LadderOptions, SweepOptions,
                              InfoOptions, ExplainOptions, RingOptions, CacheOptions, Message>;
 
-/// Parses the words after the program's name.
-/// @throws Error (kInvalidArgument) that names the flag, the given value and the allowed values.
+/// Parses the words that follow the program's name.
+/// @throws Error (kInvalidArgument) naming the flag, the given value and the allowed values.
 [[nodiscard]] Command parse(const std::vector<std::string>& arguments);
 
 }  // namespace attend::cli

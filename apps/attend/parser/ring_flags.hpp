@@ -9,11 +9,11 @@
 
 namespace attend::cli {
 
-/// Adds --algorithm, whose value is that of a RingAlgorithm.
+/// Adds the flag --algorithm. Its value is stored as the number of a RingAlgorithm.
 void add_algorithm(CLI::App& app, std::size_t& algorithm);
 
-/// Checks for options of `attend run` that a ring does not support.
-/// @throws Error (kInvalidArgument) that names the flag and the allowed values.
+/// Checks that `attend run` has no option that a ring does not support.
+/// @throws Error (kInvalidArgument) naming the flag and the allowed values.
 void check_run_on_ring(const RunOptions& options);
 
 struct RingFlags {
@@ -21,7 +21,7 @@ struct RingFlags {
   std::size_t sharding = 0, algorithm = 0, mode = 0, over = 0, copy_engines = 0, device = 0;
 
   void add(CLI::App& app, RingOptions& options);
-  /// @throws Error (kInvalidArgument) that names the flag, the given value and the allowed values.
+  /// @throws Error (kInvalidArgument) naming the flag, the given value and the allowed values.
   [[nodiscard]] RingOptions finish(RingOptions options) const;
 };
 

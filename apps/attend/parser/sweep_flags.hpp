@@ -16,10 +16,10 @@ struct SweepFlags {
   ProblemFlags problem;
   std::size_t mode = 0;
   std::optional<double> max_seconds;
-  std::vector<std::string> settings;  // "block_n=64,96"
+  std::vector<std::string> settings;  // each has the form "block_n=64,96"
 
   void add(CLI::App& app, SweepOptions& options);
-  /// @throws Error (kInvalidArgument) that names the flag, the given value and the allowed values.
+  /// @throws Error (kInvalidArgument) naming the flag, the given value and the allowed values.
   [[nodiscard]] SweepOptions finish(SweepOptions options) const;
 };
 

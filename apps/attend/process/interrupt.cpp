@@ -19,7 +19,8 @@ namespace {
 
 std::atomic<int> signal_number = 0;
 
-/// Never destroyed, because the waiting thread runs until the process ends.
+/// What happened to the results, for the message. Never destroyed, because the waiting thread runs until the process
+/// ends.
 struct Results {
   std::mutex mutex;
   std::string text = "nothing was written";
@@ -34,7 +35,7 @@ const char* signal_name(int number) {
   return number == SIGINT ? "SIGINT" : number == SIGTERM ? "SIGTERM" : "SIGHUP";
 }
 
-/// Reports once what happened to the results.
+/// Prints once what happened to the results.
 void report() {
   const int number = signal_number.load(std::memory_order_relaxed);
   Results& all = results();
@@ -44,7 +45,8 @@ void report() {
   (void)!::write(STDERR_FILENO, line.data(), line.size());
 }
 
-/// Ends the process by the signal itself: then a shell knows that it was interrupted and ends its loop too.
+/// Ends the process by the signal itself. A shell then detects that the process was interrupted, and ends its own loop
+/// too.
 [[noreturn]] void end_by_signal() {
   const int number = signal_number.load(std::memory_order_relaxed);
   ::signal(number, SIG_DFL);
@@ -62,8 +64,8 @@ void report() {
   while (sigwait(&signals, &number) != 0) {
   }
   signal_number.store(number, std::memory_order_relaxed);
-  sigtimedwait(&signals, nullptr, &kGrace);  // until then main() may end the process, or a second signal comes
-  io::abandon_unfinished_files();            // waits milliseconds for a commit that is in progress
+  sigtimedwait(&signals, nullptr, &kGrace);  // until then main() may end the process; a second signal ends the wait
+  io::abandon_unfinished_files();            // if a commit is in progress, waits milliseconds for it
   report();
   end_by_signal();
 }
@@ -78,7 +80,8 @@ void watch_for_interrupts() {
     const bool is_ignored = sigaction(number, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
     if (!is_ignored) sigaddset(&signals, number);
   }
-  // Blocks the signals in every thread, since threads inherit the mask: only the thread that waits for them gets them.
+  // Blocks the signals in every thread, because new threads inherit the mask. Only the waiting thread then receives
+  // them.
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   std::thread([signals] { wait_and_end(signals); }).detach();
   cpu::set_interrupt_check([] { return signal_number.load(std::memory_order_relaxed) != 0; });

@@ -8,9 +8,9 @@
 namespace attend::cli {
 namespace {
 
-constexpr std::chrono::milliseconds kPatience{500};  // shorter work shows no bar
-constexpr std::chrono::milliseconds kInterval{100};  // between two updates
-constexpr std::int64_t kWidth = 30;                  // characters
+constexpr std::chrono::milliseconds kPatience{500};  // work that takes less time shows no bar
+constexpr std::chrono::milliseconds kInterval{100};  // time between two updates
+constexpr std::int64_t kWidth = 30;                  // width of the bar in characters
 
 }  // namespace
 
@@ -50,7 +50,7 @@ void Progress::draw(Clock::time_point now) {
   const std::string left = done_ > 0 ? fmt::format("{:.0f} s left", seconds / share - seconds) : "";
   const std::string text = fmt::format("\r\x1b[K{} [{:.<{}}] {:3.0f} %  {}  {}", label_, std::string(filled, '#'),
                                        kWidth, 100 * share, left, note_);
-  std::fputs(text.c_str(), stderr);  // unlike fmt::print it does not throw
+  std::fputs(text.c_str(), stderr);  // fputs does not throw, unlike fmt::print
   std::fflush(stderr);
   drawn_ = now;
   visible_ = true;

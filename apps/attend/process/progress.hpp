@@ -1,4 +1,4 @@
-// A progress bar on stderr for long work. Prints nothing if stderr is not a terminal.
+// A progress bar on stderr for tasks that take long. Prints nothing if stderr is not a terminal.
 #pragma once
 
 #include <chrono>
@@ -8,8 +8,8 @@
 
 namespace attend::cli {
 
-/// Shows "label [#####.....]  52 %  3 s left" after half a second of work, and erases it when destroyed. advance() may
-/// be called from any thread.
+/// Shows "label [#####.....]  52 %  3 s left" if the task takes longer than half a second. The destructor erases the
+/// bar. advance() may be called from any thread.
 class Progress {
  public:
   Progress(std::string label, std::int64_t total);
@@ -19,10 +19,10 @@ class Progress {
 
   void advance(std::int64_t steps = 1);
 
-  /// Sets the text after the bar, which names the current item.
+  /// Sets the text after the bar. It names the current item.
   void note(std::string text);
 
-  /// Erases the bar until the next update, so that a line can be printed.
+  /// Erases the bar until the next update, so that the caller can print a line.
   void hide();
 
  private:

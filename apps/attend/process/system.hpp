@@ -6,10 +6,10 @@
 
 namespace attend::cli {
 
-/// Returns the name of the processor, or "unknown CPU" if the system does not give one.
+/// Returns the name of the processor, or "unknown CPU" if the system does not report one.
 [[nodiscard]] std::string cpu_model();
 
-/// Returns the bytes of physical memory.
+/// Returns the size of the physical memory in bytes.
 [[nodiscard]] std::int64_t memory_bytes();
 
 /// Returns the number of cores that this process may use.

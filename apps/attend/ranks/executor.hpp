@@ -1,4 +1,5 @@
-// Computes a workload on the ranks of a ring: each rank has all inputs and computes its rows; rank 0 gets the results.
+// Computes a workload on the ranks of a ring. Each rank has all inputs and computes its rows. Rank 0 receives the
+// results.
 #pragma once
 
 #include <memory>
@@ -9,8 +10,9 @@
 
 namespace attend::cli {
 
-/// run() and the samplers are collective. A sample is the time of the slowest rank and is the same on every rank, so
-/// that all repeat a pass equally often. fetch() fills the outputs of `w` on rank 0. There is no gradient of a bias.
+/// Returns an executor whose run() and samplers are collective. A sample is the time of the slowest rank. It is the
+/// same on every rank, so that all ranks repeat a pass equally often. fetch() writes the outputs of `w` on rank 0. The
+/// gradient of a bias is not computed.
 [[nodiscard]] std::unique_ptr<Executor> make_ring_executor(const Workload& w, const Choice& choice,
                                                            const RingParams& ring_params, RingSession& ring);
 

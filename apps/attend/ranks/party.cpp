@@ -53,10 +53,10 @@ class ThreadParty : public RingParty {
         } catch (...) {
           failures[at] = std::current_exception();
         }
-        barrier.arrive_and_drop();  // nobody waits for a rank that has ended
+        barrier.arrive_and_drop();  // other ranks then no longer wait for this rank, which has ended
       });
     }
-    threads.clear();  // joins
+    threads.clear();  // waits until all threads have ended
     for (const std::exception_ptr& failure : failures) {
       if (failure) std::rethrow_exception(failure);
     }
@@ -109,7 +109,7 @@ class MpiParty : public RingParty {
 
 }  // namespace
 
-// Checks the variables that Open MPI sets, and those that MPICH and related libraries set.
+// Checks the variables that Open MPI sets, and those that MPICH and its derivatives set.
 bool is_of_mpirun() {
   return core::environment("OMPI_COMM_WORLD_SIZE") != nullptr || core::environment("PMI_SIZE") != nullptr;
 }

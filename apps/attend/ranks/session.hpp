@@ -1,4 +1,5 @@
-// The ranks of one ring: the processes of an mpirun, if the program is built with MPI, or threads of this process.
+// The ranks of one ring. They are threads of this process, or, if the program is built with MPI, the processes of an
+// mpirun.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +12,7 @@
 
 namespace attend::cli {
 
-/// This rank in its ring. All calls except context() and is_first() are collective.
+/// One rank in its ring. All functions except context() and is_first() are collective.
 class RingSession {
  public:
   virtual ~RingSession() = default;
@@ -21,26 +22,29 @@ class RingSession {
   /// Returns the number of ranks on this machine.
   [[nodiscard]] virtual int local_size() const = 0;
 
-  /// Returns the failure of the first rank that passed one, the same on every rank, or "" if all passed "".
+  /// Returns the text of the first rank whose `failure` is not empty, or "" if all are empty. The result is the same on
+  /// every rank.
   [[nodiscard]] virtual std::string first_failure(const std::string& failure) = 0;
-  /// Returns the largest value of any rank.
+  /// Returns the largest `value` of all ranks.
   [[nodiscard]] virtual double largest(double value) = 0;
 
-  /// Sends bytes from `rank` to rank 0. Only these two call it: `bytes` is read on `rank` and written on rank 0.
+  /// Sends `bytes` of `rank` to rank 0, which receives them in its own `bytes`. Only these two ranks call it.
   virtual void bring_to_first(int rank, std::span<std::byte> bytes) = 0;
 };
 
-/// Starts MPI, which ends with the session. @throws Error (kMissingHardware) if the program is built without MPI.
+/// Starts MPI, which ends with the returned session. @throws Error (kMissingHardware) if the program is built without
+/// MPI.
 [[nodiscard]] std::unique_ptr<RingSession> join_ring();
 
-/// Runs `work` on `num_ranks` threads of this process, each of which is one rank of a ring on the host. Returns what
-/// rank 0 returned.
-/// @throws what the first failing rank threw.
+/// Runs `work` on `num_ranks` threads of this process. Each thread is one rank of a ring on the host. Returns the
+/// result of rank 0.
+/// @throws the exception of the first rank that failed.
 int on_threads(int num_ranks, const std::function<int(RingSession&)>& work);
 
-/// Does this rank's work and checks whether the other ranks succeeded; no rank goes on after a failure. Rank 0 throws
-/// what the first failing rank threw. The others get false and must end with status 0: with any other, mpirun would end
-/// rank 0 before it has reported the failure. Without a ring only the work is done.
+/// Does this rank's work, and then checks whether all ranks succeeded. If a rank failed, rank 0 throws an Error with
+/// the text of the first failure, and the other ranks return false. Those ranks must then exit with status 0. With
+/// another status, mpirun would end rank 0 before it has reported the failure. If there is no ring, only the work is
+/// done.
 [[nodiscard]] bool done_on_every_rank(RingSession* ring, const std::function<void()>& work);
 
 }  // namespace attend::cli

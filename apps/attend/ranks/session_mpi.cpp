@@ -8,10 +8,10 @@
 namespace attend::cli {
 namespace {
 
-/// MPI counts in int: more bytes than this are sent in several pieces, which arrive in order.
+/// The count of an MPI call is an int. A longer message is sent in several pieces, which arrive in order.
 constexpr std::size_t kMaxPieceBytes = std::size_t{1} << 30;
 
-/// MPI's default handler ends all processes if a call fails, so no call here returns an error.
+/// MPI's default error handler ends all processes if a call fails, so the calls in this class check no status.
 class MpiSession : public RingSession {
  public:
   MpiSession() {
@@ -27,7 +27,7 @@ class MpiSession : public RingSession {
   MpiSession(const MpiSession&) = delete;
   MpiSession& operator=(const MpiSession&) = delete;
   ~MpiSession() override {
-    context_.reset();  // its communicator must be freed before MPI_Finalize
+    context_.reset();  // the ring's communicator must be freed before MPI_Finalize
     MPI_Finalize();
   }
 

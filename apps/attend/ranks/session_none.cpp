@@ -1,4 +1,4 @@
-// Used when the program is built without MPI.
+// Replaces session_mpi.cpp if the program is built without MPI.
 #include "attend/error.hpp"
 #include "ranks/session.hpp"
 

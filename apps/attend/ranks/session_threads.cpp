@@ -1,4 +1,4 @@
-// Threads of this process as the ranks of one ring: attend run --ring SHARDING --ranks N.
+// Runs the ranks of one ring as threads of this process, for attend run --ring SHARDING --ranks N.
 #include <algorithm>
 #include <barrier>
 #include <condition_variable>
@@ -13,7 +13,7 @@
 namespace attend::cli {
 namespace {
 
-/// Data that the threads share.
+/// Data that the threads of the ring share.
 struct Table {
   explicit Table(int num_ranks)
       : barrier(num_ranks),
@@ -27,8 +27,9 @@ struct Table {
 
   std::mutex mutex;
   std::condition_variable changed;
-  std::vector<std::span<std::byte>> sent;  // from each rank to rank 0; empty: nothing, or already taken
-  bool failed = false;                     // on any rank; then nobody waits for bytes any more
+  // Bytes that each rank sends to rank 0. An element is empty if there are none, or if rank 0 has already copied them.
+  std::vector<std::span<std::byte>> sent;
+  bool failed = false;  // true if any rank has failed; then no rank waits for bytes any more
 };
 
 class ThreadSession : public RingSession {
@@ -45,13 +46,14 @@ class ThreadSession : public RingSession {
       table_.failed = true;
       table_.changed.notify_all();
     }
-    table_.barrier.arrive_and_wait();  // all failures are written
+    table_.barrier.arrive_and_wait();  // waits until all ranks have written their failures
     std::string text;
     for (std::size_t rank = 0; rank < table_.failures.size() && text.empty(); ++rank) {
       text = table_.failures[rank];
       if (!text.empty() && rank > 0) text += " (on rank " + std::to_string(rank) + ")";
     }
-    table_.barrier.arrive_and_wait();  // all failures are read: the table may be written again
+    // Waits until all ranks have read the failures; afterwards the table may be overwritten.
+    table_.barrier.arrive_and_wait();
     return text;
   }
 
@@ -70,7 +72,7 @@ class ThreadSession : public RingSession {
     if (context_.rank() == rank) {
       place = bytes;
       table_.changed.notify_all();
-      // Then the caller may use the bytes again.
+      // Waits until rank 0 has copied the bytes. Afterwards the caller may overwrite them.
       table_.changed.wait(lock, [&] { return place.empty() || table_.failed; });
       place = {};
     } else {
@@ -105,10 +107,10 @@ int on_threads(int num_ranks, const std::function<int(RingSession&)>& work) {
       } catch (...) {
         failures[rank] = std::current_exception();
       }
-      table.barrier.arrive_and_drop();  // nobody waits for a rank that has ended
+      table.barrier.arrive_and_drop();  // other ranks then no longer wait for this rank, which has ended
     });
   }
-  threads.clear();  // joins
+  threads.clear();  // waits until all threads have ended
   for (const std::exception_ptr& failure : failures) {
     if (failure) std::rethrow_exception(failure);
   }

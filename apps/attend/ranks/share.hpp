@@ -1,4 +1,5 @@
-// A rank's share of the work as one device computes it without a ring. `attend ring` compares the ring's time with it.
+// A rank's share of the work, as one device would compute it without a ring. `attend ring` compares the ring's time
+// with its time.
 #pragma once
 
 #include <cstdint>
@@ -9,31 +10,31 @@
 
 namespace attend::cli {
 
-/// Consecutive rows of a rank and the keys that they see, as a separate call whose mask aligns bottom right.
+/// Consecutive rows of a rank and the keys that they see. The piece is a separate call, whose mask is aligned to the
+/// bottom right corner.
 struct SharePiece {
-  std::int64_t row = 0, num_rows = 0;  ///< within the rank's rows
-  std::int64_t key = 0, num_keys = 0;  ///< within the complete sequence
+  std::int64_t row = 0, num_rows = 0;  ///< first row, counted in the rank's rows, and number of rows
+  std::int64_t key = 0, num_keys = 0;  ///< first key, counted in the complete sequence, and number of keys
   std::int64_t window_left = -1, window_right = -1;
 };
 
-/// Returns whether each rank's work is a call for each of a few pieces. It is not for a striped sharding.
+/// Returns whether a rank's work can be split into a few pieces. This is not possible with striped tokens.
 [[nodiscard]] bool has_pieces(const RingOptions& options);
 
-/// Returns the rank's rows with the keys that they see, without pieces that see no key. Only for options with
-/// has_pieces().
+/// Returns the pieces of a rank's work, without pieces that see no key. Requires has_pieces().
 [[nodiscard]] std::vector<SharePiece> share_pieces(const RingOptions& options, int rank, int num_ranks);
 
-/// Returns the average number of visible pairs per rank over that of this rank: 1 if the work is balanced, infinite for
-/// a rank without any pair.
+/// Returns the average number of visible pairs per rank, divided by that of this rank. It is 1 if the work is balanced,
+/// and infinite if this rank has no visible pair.
 [[nodiscard]] double mean_over_own(const RingOptions& options, int rank, int num_ranks);
 
 /// Returns the average number of keys that a row of the complete problem sees.
 [[nodiscard]] double mean_keys(const RingOptions& options);
 
-/// Returns the options without causal mask and window.
+/// Returns the options without a causal mask and without a window.
 [[nodiscard]] AttentionOptions unmasked(AttentionOptions attention);
 
-/// Returns `count` rows (or keys) of a tensor, beginning with row `begin`.
+/// Returns a view of `count` rows (or keys) of a tensor, starting with row `begin`.
 [[nodiscard]] Tensor rows_from(Tensor t, std::int64_t begin, std::int64_t count);
 
 }  // namespace attend::cli

@@ -13,7 +13,7 @@ using Interval = std::pair<double, double>;
 using ring::Activity;
 using ring::Span;
 
-/// Merges intervals that overlap or touch.
+/// Sorts intervals, and merges those that overlap or touch.
 std::vector<Interval> joined(std::vector<Interval> intervals) {
   std::sort(intervals.begin(), intervals.end());
   std::vector<Interval> all;
@@ -33,7 +33,7 @@ double length(const std::vector<Interval>& intervals) {
   return sum;
 }
 
-/// Returns how much of `intervals` lies in `others`; both must be merged.
+/// Returns the total length of the intersection of `intervals` and `others`. Both lists must be the result of joined().
 double overlap(const std::vector<Interval>& intervals, const std::vector<Interval>& others) {
   double sum = 0;
   for (const Interval& a : intervals) {
@@ -97,7 +97,7 @@ std::string timeline_text(const std::vector<std::vector<Span>>& ranks, int colum
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     std::string compute(static_cast<std::size_t>(columns), ' '), exchange = compute;
     for (const Span& s : ranks[rank]) {
-      if (s.activity == Activity::kCopy) continue;  // too short for a column
+      if (s.activity == Activity::kCopy) continue;  // copies are too short to be drawn
       std::string& bar = s.activity == Activity::kCompute ? compute : exchange;
       const char mark = s.activity == Activity::kCompute ? static_cast<char>('0' + s.step % 10) : '-';
       for (std::size_t at = column(s.begin_ms); at <= column(s.end_ms); ++at) bar[at] = mark;

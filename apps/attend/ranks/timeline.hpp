@@ -1,4 +1,4 @@
-// Times of each step of a ring's ranks, and bars that show them.
+// Times of each step on the ranks of a ring, and bars that display them.
 #pragma once
 
 #include <string>
@@ -8,22 +8,22 @@
 
 namespace attend::cli {
 
-/// One step of a rank, in milliseconds.
+/// One step of a rank. Times are in milliseconds.
 struct StepTimes {
   int step = 0;
   double compute = 0;
-  double exchange = 0;  ///< from beginning to end, hidden behind computation or not
-  double exposed = 0;   ///< the part of the exchange during which nothing was computed
+  double exchange = 0;  ///< from its begin to its end, including time that computation hides
+  double exposed = 0;   ///< time of the exchange during which nothing was computed
 };
 
-/// Returns the steps of one rank, ordered by number.
+/// Returns the steps of one rank, ordered by step number.
 [[nodiscard]] std::vector<StepTimes> step_times(const std::vector<ring::Span>& spans);
 
-/// Returns, for each step, the largest times of any rank.
+/// Returns, for each step, the largest time of any rank for each field.
 [[nodiscard]] std::vector<StepTimes> slowest(const std::vector<std::vector<StepTimes>>& ranks);
 
-/// Draws two bars per rank over one time axis, `columns` wide: computation, shown by the last digit of the step's
-/// number, and below it transfers (-). If two parts overlap, the later one is visible.
+/// Draws two bars for each rank on a common time axis of `columns` characters. The upper bar shows computation, by the
+/// last digit of the step's number. The lower bar shows transfers (-). If two spans overlap, the later one is visible.
 [[nodiscard]] std::string timeline_text(const std::vector<std::vector<ring::Span>>& ranks, int columns);
 
 }  // namespace attend::cli

@@ -20,12 +20,13 @@ namespace attend::cli {
 namespace {
 
 constexpr int kWarmUps = 2;
-constexpr int kCallsOfAGpuSample = 3;  // in a row, so that the host runs ahead of the GPU as in a real program
+// Calls that are timed together, so that the host runs ahead of the GPU as in a real program.
+constexpr int kCallsOfAGpuSample = 3;
 
-/// Returns normally distributed numbers, since products of zeros would need less power.
+/// Returns normally distributed numbers. Zeros would not be realistic, because their products need less power.
 const io::HostTensor& numbers(DType dtype) {
   static const io::HostTensor kFloats = [] {
-    constexpr std::int64_t kCount = 1'048'573;  // a prime number: repeated, they align with no row and no tile
+    constexpr std::int64_t kCount = 1'048'573;  // prime, so that the repeated numbers align with no row and no tile
     io::HostTensor values(DType::kF32, {1, 1, 1, kCount});
     io::fill_normal({static_cast<float*>(values.view().data), static_cast<std::size_t>(kCount)}, 1,
                     io::NormalStream::kQ, 0);
@@ -52,7 +53,7 @@ const io::HostTensor& numbers(DType dtype) {
   throw Error(ErrorCode::kInternal, fmt::format("numbers: dtype {}, allowed f32, f16, bf16, f64", dtype_name(dtype)));
 }
 
-/// The tensors of a rank's call, on its device.
+/// The tensors of a rank's call, on the rank's device.
 class RankTensors {
  public:
   RankTensors(const io::FolderSpec& spec, std::int64_t rows, std::int64_t keys, Device device) : device_(device) {
@@ -99,7 +100,7 @@ class RankTensors {
   std::vector<cuda::DeviceMemory> gpu_;
 };
 
-/// A device's context and a separate stream, if the device is a GPU.
+/// If the device is a GPU, holds its context and a separate stream.
 class Place {
  public:
   explicit Place(Device device) {
@@ -120,7 +121,7 @@ class Place {
 
 using Call = std::function<void(Mode)>;
 
-/// Returns the milliseconds of one pass; on a GPU the average of `calls` passes in a row.
+/// Returns the time of one pass in milliseconds. On a GPU, it is the average of `calls` consecutive passes.
 double sample_of(const Call& call, Mode pass, const Place& place, int calls) {
   if (!place.on_gpu()) return wall_clock([&] { call(pass); })();
   cuda::Event start(cuda::Event::Timing::kOn), end(cuda::Event::Timing::kOn);
@@ -131,14 +132,14 @@ double sample_of(const Call& call, Mode pass, const Place& place, int calls) {
   return static_cast<double>(end.milliseconds_since(start)) / calls;
 }
 
-/// The ring, and the calls with which it is compared.
+/// The call on the ring, and the calls with which it is compared.
 struct Calls {
   Call ring, alone;
-  Call unmasked;     ///< none if `alone` has no mask
-  double scale = 1;  ///< scales the time of `alone` to the average number of pairs per rank
+  Call unmasked;     ///< empty if `alone` has no mask
+  double scale = 1;  ///< factor that scales the time of `alone` to the average number of visible pairs per rank
 };
 
-/// Takes samples of all calls in alternation, because the clocks of a GPU depend on its previous work.
+/// Takes samples of all calls in alternation, because the clock of a GPU depends on its previous load.
 PassTimes samples_of(const Calls& calls, Mode pass, const Place& place, std::int64_t repeat,
                      const std::function<void()>& together) {
   PassTimes times;
@@ -165,7 +166,7 @@ PassTimes samples_of(const Calls& calls, Mode pass, const Place& place, std::int
   return times;
 }
 
-/// Makes one call from the two passes; kBoth runs both.
+/// Makes one call from the functions of the two passes. kBoth runs forward and then backward.
 template <class Forward, class Backward>
 Call call_of(Forward forward, Backward backward) {
   return [forward, backward](Mode pass) {
@@ -174,7 +175,7 @@ Call call_of(Forward forward, Backward backward) {
   };
 }
 
-/// Returns one call for all rows and keys of `t`.
+/// Returns a call that computes all rows and keys of `t` at once.
 Call whole_call(const RankTensors& t, const AttentionOptions& options, Stream stream) {
   const auto params = [options] { return options.params("auto"); };
   return call_of(
@@ -182,12 +183,13 @@ Call whole_call(const RankTensors& t, const AttentionOptions& options, Stream st
       [&t, params, stream] { backward(t.dout, t.q, t.k, t.v, t.o, t.lse, t.dq, t.dk, t.dv, params(), stream); });
 }
 
-/// Returns a call for each piece with its rows and keys of `t`. Its contributions to dk and dv are not summed.
+/// Returns a call that computes each piece with its rows and keys of `t`. The contributions of pieces to dk and dv are
+/// not summed.
 Call pieces_call(const RankTensors& t, const std::vector<SharePiece>& pieces, const AttentionOptions& options,
                  Stream stream) {
   const auto params_of = [options](const SharePiece& piece) {
     AttentionOptions own = options;
-    own.causal = false;  // a window that ends at the row does the same
+    own.causal = false;  // the window of the piece ends at each row, which replaces the causal mask
     own.window_left = piece.window_left, own.window_right = piece.window_right;
     return own.params("auto");
   };
@@ -256,15 +258,15 @@ std::vector<PassTimes> time_rank(const RingOptions& options, const RingContext& 
   const RankTensors mean(spec, std::max<std::int64_t>(1, spec.seqlen_q / context.size()),
                          std::max<std::int64_t>(1, static_cast<std::int64_t>(mean_keys(options))), device);
   Calls calls = {ring, whole_call(mean, unmasked(options.attention), place.stream()), {}};
-  std::optional<RankTensors> own;  // the rank's rows and all keys
+  std::optional<RankTensors> own;  // has the rank's rows and all keys
   const std::vector<SharePiece> pieces = share_pieces(options, context.rank(), context.size());
-  // All ranks or none take this path, because they wait for each other before each sample.
+  // The condition has the same value on all ranks, because ranks wait for each other before each sample.
   if (is_masked(options.attention) && has_pieces(options)) {
     own.emplace(spec, rows, spec.seqlen_k, device);
     if (!pieces.empty()) calls.scale = mean_over_own(options, context.rank(), context.size());
     calls.unmasked = std::exchange(calls.alone, pieces_call(*own, pieces, options.attention, place.stream()));
   }
-  // A backward alone reads these results.
+  // If only backward is timed, it reads the results of these calls.
   for (const Call* call : {&calls.ring, &calls.alone}) (*call)(Mode::kForward);
   if (calls.unmasked) calls.unmasked(Mode::kForward);
   std::vector<PassTimes> all;
@@ -273,7 +275,8 @@ std::vector<PassTimes> time_rank(const RingOptions& options, const RingContext& 
     if (pass != Mode::kBoth) {
       ring::Timeline timeline(place.on_gpu());
       together();
-      for (int n = 1; place.on_gpu() && n < kCallsOfAGpuSample; ++n) ring(pass);  // sets the clock of calls in a row
+      // Warms up, so that the GPU has the clock of consecutive calls.
+      for (int n = 1; place.on_gpu() && n < kCallsOfAGpuSample; ++n) ring(pass);
       context.transport().record_in(&timeline);
       ring(pass);
       context.transport().record_in(nullptr);

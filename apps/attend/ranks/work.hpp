@@ -1,5 +1,5 @@
-// The work of one rank of `attend ring`: its rows of a random problem, timed and recorded, and the same work without a
-// ring.
+// The work of one rank of `attend ring`. The rank computes its rows of a random problem, measures the time and records
+// a timeline. It also measures the same work without a ring.
 #pragma once
 
 #include <functional>
@@ -13,29 +13,33 @@
 
 namespace attend::cli {
 
-/// Returns the passes to be timed. kBoth is a forward followed by a backward.
+/// Returns the passes to time. kBoth means a forward pass followed by a backward pass.
 [[nodiscard]] std::vector<Mode> ring_passes(Mode mode);
 
-/// Samples of one pass in milliseconds, and the timeline of one more call, which is not timed.
+/// Samples of one pass in milliseconds. Also the timeline of one additional call, which is not timed.
 struct PassTimes {
-  std::vector<double> samples;   ///< of the ring; on a GPU, averages of calls in a row
-  std::vector<double> alone;     ///< of the rank's share without a ring
-  std::vector<double> unmasked;  ///< of one call with the same number of pairs and no mask; empty if `alone` is it
-  std::vector<double> single;    ///< on a GPU, of separate calls, with the clocks of a GPU that has rested
+  /// Times of calls on the ring. On a GPU, each is an average over consecutive calls.
+  std::vector<double> samples;
+  std::vector<double> alone;  ///< times of the rank's share without a ring
+  /// Times of one call with the same number of pairs and no mask. Empty if `alone` has no mask.
+  std::vector<double> unmasked;
+  /// On a GPU, times of single calls on the ring. The GPU has rested before, which affects its clock.
+  std::vector<double> single;
   std::vector<double> alone_single;
-  std::vector<ring::Span> spans;  ///< empty for kBoth
+  std::vector<ring::Span> spans;  ///< spans of the additional call; empty for kBoth
 };
 
 void to_json(nlohmann::json& json, const PassTimes& times);
 void from_json(const nlohmann::json& json, PassTimes& times);
 
-/// Times the ring and, in alternation with it, the same work without a ring. All ranks do this at the same time, each
-/// on its own device, so that they share the machine's power as in the ring. The work without a ring is the rank's rows
-/// against all keys that they see, under the problem's mask; its time is scaled to the average number of pairs per
-/// rank. It also times the rank's number of rows against the average number of keys per row without a mask, which is
-/// the kernels' best speed. Without a mask or with a striped sharding, that is the work without a ring.
-/// @param together  waits until all ranks have called it
-/// @return          one entry for each of ring_passes()
+/// Times the call on the ring and, in alternation with it, the same work without a ring. All ranks do this at the same
+/// time, each on its own device, so that they share the machine's power as in the ring. The work without a ring is the
+/// computation of the rank's rows against all keys that they see, under the problem's mask. Its time is scaled to the
+/// average number of pairs per rank. The function also times a call without a mask, which shows the best speed of the
+/// kernels. That call has the rank's number of rows and the average number of keys per row. If the problem has no mask
+/// or tokens are striped, it replaces the work without a ring.
+/// @param together  returns when all ranks have called it
+/// @return          one entry for each pass in ring_passes()
 [[nodiscard]] std::vector<PassTimes> time_rank(const RingOptions& options, const RingContext& context, Device device,
                                                const std::function<void()>& together);
 

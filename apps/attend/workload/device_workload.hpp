@@ -1,4 +1,4 @@
-// The tensors of a workload on a GPU, and the passes that use them.
+// The tensors of a workload on a GPU, and the calls that use them.
 #pragma once
 
 #include <functional>
@@ -11,7 +11,7 @@
 
 namespace attend::cli {
 
-/// All work happens on one stream. The host's workload must outlive this object.
+/// Executor for a GPU. All work is queued on one stream. The host's workload must outlive this object.
 class DeviceWorkload : public Executor {
  public:
   DeviceWorkload(const Workload& host, const Choice& choice, bool rotate);
@@ -20,13 +20,13 @@ class DeviceWorkload : public Executor {
   void run(Mode pass) override;
   void fetch() override;
   Sampler sampler(Mode pass) override;
-  /// The same for calls that do not use the library's public functions.
+  /// A function that queues a call without the library's public functions. The sampler below times it.
   using Submit = std::function<void(const core::Problem&, Stream)>;
   [[nodiscard]] Sampler sampler(Mode pass, Submit submit);
   double clock_mhz() override;
 
  private:
-  /// The tensors of one call.
+  /// The tensors of one call. Consecutive calls use different sets.
   struct TensorSet {
     Tensor q, k, v, dout, o, lse, dq, dk, dv;
     std::array<std::optional<Tensor>, core::kScoreTensors.size()> score_tensors, score_gradients;
@@ -52,7 +52,7 @@ class DeviceWorkload : public Executor {
   cuda::OwnStream stream_;
   std::vector<cuda::Scratch> memory_;
   std::optional<ScoreFunction> score_;
-  std::vector<TensorSet> sets_;  // fetch() copies the results of the first
+  std::vector<TensorSet> sets_;  // fetch() copies the results of the first set
   std::size_t next_ = 0;
 };
 

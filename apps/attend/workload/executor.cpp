@@ -18,7 +18,8 @@ bool wants(Mode mode, Mode pass) {
   return mode == Mode::kBoth || mode == pass;
 }
 
-/// Returns the problems that the backend must support, as if the tensors were on `device`.
+/// Returns the problems that the backend must support. Their tensors have the addresses of host memory, but are marked
+/// as being on `device`.
 std::vector<core::Problem> problems_on(const Workload& w, Mode mode, Device device) {
   std::vector<core::Problem> problems;
   if (wants(mode, Mode::kForward)) problems.push_back(w.forward_problem());
@@ -27,7 +28,7 @@ std::vector<core::Problem> problems_on(const Workload& w, Mode mode, Device devi
   return problems;
 }
 
-/// Chooses a backend for each problem as the library does.
+/// Chooses a backend for each problem in the same manner as the library.
 Choice choose_each(std::string_view compute, const std::vector<core::Problem>& problems, Device device) {
   Choice choice = {"", "", device, ""};
   for (const core::Problem& p : problems) {

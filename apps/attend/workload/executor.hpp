@@ -1,4 +1,5 @@
-// Where and with what a workload is computed: the choice from --compute and --device, and executors for host and GPU.
+// Chooses the device and the backends for a workload from --compute and --device. Declares executors, which run it on a
+// host or a GPU.
 #pragma once
 
 #include <memory>
@@ -12,55 +13,57 @@
 
 namespace attend::cli {
 
-/// The result of --compute: the name of a backend for each pass, as the library chooses them, and the device of the
-/// tensors.
+/// The result of --compute and --device: the name of a backend for each pass, chosen as the library chooses it, and the
+/// device of the tensors.
 struct Choice {
-  std::string forward, backward;  ///< empty for a pass that is not computed
+  std::string forward, backward;  ///< empty if the pass is not computed
   Device device;
-  std::string note;  ///< why auto did not choose a GPU; empty if it did, or if another backend was given
+  /// Reason why auto did not choose a GPU. Empty if it did, or if the user named a backend.
+  std::string note;
 
-  /// Returns the backend of one pass, kForward or kBackward. Backward needs the results of forward: if only backward is
-  /// computed, its backend does both, or auto chooses one for forward if that backend has none.
+  /// Returns the backend of one pass, which must be kForward or kBackward. Backward needs the results of forward. If
+  /// only backward was requested and `forward` is empty, the backend of backward therefore computes both passes.
   [[nodiscard]] const std::string& compute(Mode pass) const {
     return (pass == Mode::kForward && !forward.empty()) || backward.empty() ? forward : backward;
   }
 };
 
-/// @param compute  "auto" or the name of a backend
-/// @param device   what --device says, if given. Otherwise auto takes the GPU if there is one that supports all passes
-///     of `mode`, and the CPU if not
-/// @throws Error (kInvalidArgument) for an unknown name; (kMissingHardware) if there is no GPU or the library cannot
-///     use it; (kUnsupported) that says what the backend does not support.
+/// @param compute  "auto", or the name of a backend
+/// @param device   value of --device, if given. Otherwise auto chooses a GPU if there is one that supports all passes
+///   of `mode`, and otherwise the CPU
+/// @throws Error. kInvalidArgument means an unknown name. kMissingHardware means that there is no GPU or that the
+///   library cannot use it. kUnsupported states what the backend does not support.
 [[nodiscard]] Choice choose_compute(std::string_view compute, std::optional<DeviceType> device, const Workload& w,
                                     Mode mode);
 
-/// Returns where the backends compute, before there is a workload: on a GPU if all of them do. auto does if a usable
-/// GPU is here.
+/// Returns the device type on which the backends compute, before there is a workload. It is a GPU if all backends
+/// compute on GPUs. "auto" computes on a GPU if a usable one exists.
 [[nodiscard]] DeviceType device_of(const std::vector<std::string>& computes, std::optional<DeviceType> device);
 
-/// Returns the name of the processor or of the GPU.
+/// Returns the name of the processor, or of the GPU with this number.
 [[nodiscard]] std::string device_name(Device device);
 
-/// Computes the passes of one workload on one device.
+/// Runs the passes of one workload on one device.
 class Executor {
  public:
   virtual ~Executor() = default;
 
-  /// Computes one pass, kForward or kBackward. Backward reads the results of forward. On a GPU the call only submits
-  /// the work.
+  /// Computes one pass, which must be kForward or kBackward. Backward reads the results of forward. On a GPU the call
+  /// returns before the work is done.
   virtual void run(Mode pass) = 0;
 
   /// Waits for all submitted work and copies the results into the workload.
   virtual void fetch() = 0;
 
-  /// Returns a timer for one pass, see Sampler.
+  /// Returns a Sampler that times one pass.
   [[nodiscard]] virtual Sampler sampler(Mode pass) = 0;
 
-  /// Returns the current clock of the GPU in MHz; 0 on a CPU.
+  /// Returns the current clock of the GPU in MHz, or 0 on a CPU.
   [[nodiscard]] virtual double clock_mhz() = 0;
 };
 
-/// @param rotate  on a GPU: keep enough copies of the tensors that consecutive calls do not find them in the L2 cache
+/// @param rotate  on a GPU: if true, keeps enough copies of the tensors that consecutive calls do not find them in the
+///   L2 cache
 [[nodiscard]] std::unique_ptr<Executor> make_executor(const Workload& w, const Choice& choice, bool rotate);
 
 }  // namespace attend::cli

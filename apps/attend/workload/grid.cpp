@@ -32,7 +32,7 @@ std::vector<GridEntry> seed_grid(DType dtype) {
   return specs;
 }
 
-/// 16384 tokens and 2048 channels, full and causal, as in the tables of the FlashAttention papers.
+/// Problems with 16384 tokens and 2048 channels, full and causal, as in the tables of the FlashAttention papers.
 std::vector<GridEntry> paper_grid(DType dtype) {
   constexpr std::int64_t kTokens = 16384;
   constexpr std::int64_t kChannels = 2048;
@@ -47,7 +47,7 @@ std::vector<GridEntry> paper_grid(DType dtype) {
   return specs;
 }
 
-/// The heads of GPT-3 (Brown et al. 2020, table 2.1), full and causal.
+/// Problems with the heads of GPT-3 (Brown et al. 2020, table 2.1), full and causal.
 std::vector<GridEntry> gpt3_grid(DType dtype) {
   constexpr std::int64_t kBatch = 4;
   constexpr std::int64_t kHeads = 96;
@@ -61,7 +61,7 @@ std::vector<GridEntry> gpt3_grid(DType dtype) {
   return specs;
 }
 
-/// One entry of a grid file, and the keys that have been read from it.
+/// One entry of a grid file. Records which of its keys have been read.
 class Entry {
  public:
   Entry(const Json& object, std::string where) : object_(object), where_(std::move(where)) {

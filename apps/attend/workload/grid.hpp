@@ -13,21 +13,22 @@ namespace attend::cli {
 /// One problem of a grid.
 struct GridEntry {
   io::FolderSpec spec;
-  bool causal = false;        ///< also if --causal is not given
-  std::string function = {};  ///< name of a custom mask or score in masks_grid(); empty: none
+  bool causal = false;        ///< if true, the problem is causal even if --causal is not given
+  std::string function = {};  ///< name of a custom mask or score in masks_grid(); empty if there is none
 };
 
-/// Returns a problem with equal numbers of rows and keys, of query heads and key heads, and one head_dim.
+/// Returns a problem with equal numbers of rows and keys, equal numbers of query heads and key heads, and the same
+/// head_dim for v.
 [[nodiscard]] GridEntry square_problem(std::int64_t batch, std::int64_t heads, std::int64_t seqlen,
                                        std::int64_t head_dim, DType dtype, bool causal = false);
 
-/// Parses the text of a grid file: a JSON list of objects with the keys B, H, D, and S or Sq and Sk; optional Hkv, Dv
-/// and causal.
-/// @throws Error (kIo) that begins with `name` and says which entry and key is wrong.
+/// Parses the text of a grid file. It is a JSON list of objects with the keys B, H and D, and either S or both Sq and
+/// Sk. The keys Hkv, Dv and causal are optional.
+/// @throws Error (kIo) whose text begins with `name` and states which entry and key is wrong.
 [[nodiscard]] std::vector<GridEntry> parse_grid(std::string_view text, std::string_view name, DType dtype);
 
-/// Loads "seed", "paper", "gpt3", or the grid file of that path. @throws Error as parse_grid, or if the file cannot be
-/// read.
+/// Returns the grid "seed", "paper" or "gpt3", or loads the grid file with that path. @throws Error if the file cannot
+/// be read or is not a valid grid.
 [[nodiscard]] std::vector<GridEntry> load_grid(const std::string& grid, DType dtype);
 
 }  // namespace attend::cli

@@ -28,7 +28,7 @@ Index heads_of(const Workload& w) {
   return w.q.shape()[1];
 }
 
-/// Returns an eighth of the keys, the size of windows, documents and prefixes.
+/// Returns the size of windows, documents and prefixes: an eighth of the keys.
 Index reach_of(const Workload& w) {
   return std::max<Index>(keys_of(w) / 8, 1);
 }
@@ -61,16 +61,17 @@ void add_documents(Workload& w) {
   add_mask(w, "k <= q && doc[q] == doc[k]", captures);
 }
 
-/// Returns how many squares of 8 x 8 pixels are in a row if the image is about as wide as it is high.
+/// Returns the number of squares of 8 x 8 pixels in a row of an image that is about as wide as it is high.
 Index squares_in_a_row(Index pixels) {
   const auto most = std::max<Index>(static_cast<Index>(std::sqrt(static_cast<double>(pixels))) / 8, 1);
   for (Index n = most; n > most / 2; --n) {
-    if (pixels % (64 * n) == 0) return n;  // the last row of squares is complete
+    if (pixels % (64 * n) == 0) return n;  // with n squares in a row, the last row is complete
   }
   return most;
 }
 
-/// Pixels of an image, ordered in squares. Each sees the window around it, which stays inside the image (NATTEN).
+/// Adds a mask over the pixels of an image, which are ordered in squares. Each pixel sees a window around it. The
+/// window is shifted if it would exceed the image (NATTEN).
 void add_neighbours(Workload& w) {
   const Index pixels = std::max(rows_of(w), keys_of(w)), squares = squares_in_a_row(pixels);
   const Index columns = 8 * squares, lines = 8 * ((pixels + 64 * squares - 1) / (64 * squares));
@@ -85,7 +86,8 @@ void add_neighbours(Workload& w) {
                               reach / 2, lines - reach, columns - reach, reach));
 }
 
-/// Keeps a random 12 % of the blocks of 128 rows and 128 keys, and the first block so that the mask is not empty.
+/// Adds a mask that keeps a random 12 % of the blocks of 128 rows and 128 keys. It also keeps the first block, so that
+/// it is not empty.
 void add_blocks(Workload& w) {
   constexpr std::uint64_t kShare = 12;
   const Index rows = (rows_of(w) + 127) / 128, keys = (keys_of(w) + 127) / 128;
@@ -97,7 +99,7 @@ void add_blocks(Workload& w) {
   add_mask(w, "keep[q // 128][k // 128]", captures);
 }
 
-/// The option `mask` with a bool for each row and key; it is causal too.
+/// Adds the option `mask` with a bool for each row and key. The bools are causal too.
 void add_bools(Workload& w) {
   const auto row = std::find_if(core::kScoreTensors.begin(), core::kScoreTensors.end(),
                                 [](const core::ScoreTensor& tensor) { return tensor.dtype == DType::kBool; });
@@ -115,7 +117,7 @@ void add_alibi(Workload& w) {
   captures.push_back(capture<float>("slope", DType::kF32, {heads_of(w)}, [heads](Index n) {
     return static_cast<float>(std::exp2(-8 * static_cast<double>(n + 1) / heads));
   }));
-  captures.back().is_constant = true;  // the option alibi_slopes has no gradient
+  captures.back().is_constant = true;  // no gradient is requested, because the option alibi_slopes has none
   w.options.causal = true;
   add_score(w, "score - slope[h] * abs(q - k)", std::move(captures));
 }
@@ -127,7 +129,7 @@ void add_table(Workload& w) {
   add_score(w, "score + table[h][clamp(q - k, -128, 127) + 128]", std::move(captures));
 }
 
-// First the option, then a text that does the same.
+// If the library has an option for a mask or score, its entry comes first, followed by an equivalent text.
 constexpr OwnFunction kFunctions[] = {
     {"causal", [](Workload& w) { w.options.causal = true; }},
     {"causal-text", [](Workload& w) { add_mask(w, "k <= q"); }},

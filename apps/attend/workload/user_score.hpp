@@ -1,4 +1,4 @@
-// A custom score function with the tensors that it reads, in memory.
+// A custom score function, and the tensors in host memory that it reads.
 #pragma once
 
 #include <functional>
@@ -15,18 +15,19 @@ class UserScore {
   struct Capture {
     std::string name;
     io::NpyArray array;
-    bool is_constant = false;  ///< its gradient is not computed
+    bool is_constant = false;  ///< if true, its gradient is not computed
   };
 
-  /// @throws Error as ScoreFunction does.
+  /// @throws Error in the same situations as ScoreFunction's constructor.
   UserScore(const std::string& text, std::vector<Capture> captures);
 
   [[nodiscard]] const ScoreFunction& function() const { return function_; }
 
-  /// Returns the same function with copies of the captures, which `copy` makes; each must be as dense as the original.
+  /// Returns the same function with copies of the captures. `copy` makes the copies, which must have the strides of a
+  /// dense tensor.
   [[nodiscard]] ScoreFunction of_copies(const std::function<Tensor(const io::HostTensor&)>& copy) const;
 
-  /// Returns the captures that have a gradient: those of floats that are not constant.
+  /// Returns the captures that have a gradient. Their elements are floats, and they are not constant.
   [[nodiscard]] std::vector<const Capture*> learned_captures() const;
 
  private:
@@ -34,7 +35,7 @@ class UserScore {
   ScoreFunction function_;
 };
 
-/// Returns the captures in the form that score functions take.
+/// Returns the captures as the type that score functions accept.
 [[nodiscard]] std::vector<ScoreCapture> views_of(const std::vector<UserScore::Capture>& captures);
 
 /// Returns a dense view of an array.

@@ -11,7 +11,7 @@ io::HostTensor poisoned(DType dtype, const Shape& shape) {
   return tensor;
 }
 
-/// Returns the number of scores that a head of one sequence computes, counted as in operations().
+/// Returns the number of scores of one head of one sequence that operations() counts.
 double scores(const core::Problem& p, const AttentionOptions& options) {
   const double all = static_cast<double>(p.max_seqlen_q) * static_cast<double>(p.max_seqlen_k);
   if (options.window_left < 0 && (options.causal || options.window_right < 0)) return options.causal ? all / 2 : all;
@@ -23,7 +23,7 @@ double scores(const core::Problem& p, const AttentionOptions& options) {
   return seen;
 }
 
-/// Returns the part of the pairs that the option `mask` keeps: of its elements, whether or not they are broadcast.
+/// Returns the fraction of the elements of the option `mask` that are true. A mask that is broadcast is counted once.
 double share_kept(const ScoreTensors& tensors) {
   double share = 1;
   for (const auto& tensor : tensors) {
@@ -158,7 +158,7 @@ double operations(const Workload& w, Mode mode, double seen) {
   const double of_head = seen * static_cast<double>(p.max_seqlen_q) * static_cast<double>(p.max_seqlen_k);
   const double forward = 2.0 * static_cast<double>(p.num_sequences) * static_cast<double>(p.num_heads_q) * of_head *
                          static_cast<double>(p.head_dim + p.head_dim_v);
-  constexpr double kBackwardFactor = 2.5;  // five matrix products instead of two
+  constexpr double kBackwardFactor = 2.5;  // backward has five matrix products, forward two
   return mode == Mode::kForward    ? forward
          : mode == Mode::kBackward ? kBackwardFactor * forward
                                    : (1 + kBackwardFactor) * forward;

@@ -1,4 +1,4 @@
-// One attention problem with all its tensors in memory, for run, bench and the check.
+// One attention problem with all its tensors in host memory, for run, bench and the check.
 #pragma once
 
 #include <array>
@@ -17,47 +17,51 @@
 
 namespace attend::cli {
 
-/// A tensor for each option that takes one, in the order of core::kScoreTensors.
+/// An optional tensor for each option that is a tensor, in the order of core::kScoreTensors.
 using ScoreTensors = std::array<std::optional<io::HostTensor>, core::kScoreTensors.size()>;
 
 struct Workload {
   AttentionOptions options;
 
-  // Inputs, all (batch, heads, seqlen, head_dim).
+  // The inputs below have the shape (batch, heads, seqlen, head_dim).
   io::HostTensor q, k, v;
-  std::optional<io::HostTensor> dout;  // none: ones
-  ScoreTensors score_tensors;          // broadcast as Params says
+  std::optional<io::HostTensor> dout;  // if unset, all elements are 1
+  ScoreTensors score_tensors;          // shapes may be broadcast, as Params allows
   std::shared_ptr<const UserScore> score;
   std::optional<BlockMask> block_mask;
 
-  // Outputs. Backward also reads o and lse.
+  // The outputs. Backward also reads o and lse.
   io::HostTensor o, lse, dq, dk, dv;
-  ScoreTensors score_gradients;                   // for the tensors above that are given and have a gradient
-  std::vector<io::HostTensor> capture_gradients;  // of score->learned_captures(), their shapes padded with ones
+  ScoreTensors score_gradients;  // gradients of those tensors in score_tensors that have one
+  // Gradients of score->learned_captures(); their shapes are padded with ones.
+  std::vector<io::HostTensor> capture_gradients;
 
-  /// Allocates o and lse, poisoned. The shapes of q and v must be valid, but need not agree.
+  /// Allocates o and lse and fills them with poison. The shapes of q and v must be valid, but need not match.
   void allocate_forward();
 
-  /// Allocates dq, dk, dv, score_gradients and capture_gradients, poisoned, and a row of ones if there is no dout.
+  /// Allocates dq, dk, dv, score_gradients and capture_gradients and fills them with poison. If there is no dout, also
+  /// allocates a row of ones.
   void allocate_backward();
 
-  /// Returns the incoming gradient as backward takes it.
+  /// Returns the gradient of o in the form that backward accepts.
   [[nodiscard]] Tensor dout_view() const;
 
   [[nodiscard]] Params params(std::string_view compute) const;
 
-  /// Call attend::forward and attend::backward. @throws what they throw.
+  /// Call attend::forward and attend::backward. @throws the Error that they throw.
   void forward(std::string_view compute) const;
   void backward(std::string_view compute) const;
 
-  /// Return the checked problem, for the implementations in the check. They need allocate_forward (and _backward).
+  /// Return the checked problem for the implementations in the check. allocate_forward() or allocate_backward() must
+  /// have been called.
   [[nodiscard]] core::Problem forward_problem() const;
   [[nodiscard]] core::Problem backward_problem() const;
 
-  /// Returns the same inputs with q, k, v and dout as `dtype` (and the bias too if that is f64), without results.
+  /// Returns a workload with the same inputs but without results. q, k, v and dout are converted to `dtype`. If that is
+  /// f64, the bias is converted too.
   [[nodiscard]] Workload inputs_as(DType dtype) const;
 
-  /// (1, 1, 1, head_dim_v): the row that dout_view() repeats if there is no dout.
+  /// Returns the row that dout_view() repeats if there is no dout: (1, 1, 1, head_dim_v).
   [[nodiscard]] const io::HostTensor& ones() const { return ones_; }
 
  private:
@@ -66,18 +70,20 @@ struct Workload {
   io::HostTensor ones_;
 };
 
-/// Sets attend::cpu_threads() to `threads`; 0 changes nothing.
+/// Sets attend::cpu_threads() to `threads`. 0 changes nothing.
 void set_threads(std::int64_t threads);
 
-/// Returns the part of all pairs of rows and keys that counts: half if causal, and those inside a window. For a block
-/// mask or a mask of bools it is the part that the mask keeps, if that is smaller. Reads the complete mask of bools.
+/// Returns the fraction of all pairs of rows and keys that operations() counts. It is a half for a causal mask, and the
+/// pairs inside the window for a window. For a block mask or a mask of bools, it is the fraction that the mask keeps,
+/// if that is smaller. Reads the complete mask of bools.
 [[nodiscard]] double share_seen(const Workload& w);
 
-/// Returns the floating-point operations by the usual convention: 2 Sq Sk (D + Dv) for each sequence and head in
-/// forward, 2.5 times that in backward; multiplied by `seen`, which is share_seen().
+/// Returns the number of floating-point operations by the usual convention: 2 Sq Sk (D + Dv) for each sequence and head
+/// in forward, and 2.5 times that in backward. The number is multiplied by `seen`, the result of share_seen().
 [[nodiscard]] double operations(const Workload& w, Mode mode, double seen);
 
-/// Returns the bytes of all inputs and outputs of a call, each counted once: the least that must be transferred.
+/// Returns the size in bytes of all inputs and outputs of a call, each counted once. At least that much must be
+/// transferred.
 [[nodiscard]] double traffic(const Workload& w, Mode mode);
 
 }  // namespace attend::cli

@@ -1,5 +1,5 @@
-// Forward, backward and plans; backends and threads. Include attend/attend.h, which states the rules for all functions.
-// attend/attention.hpp is the same interface in C++ and describes the computation in more detail.
+// Forward, backward and plans; backends and threads. Include attend/attend.h, which states conditions for all
+// functions. attend/attention.hpp is the same interface in C++ and describes the computation in more detail.
 #ifndef ATTEND_C_ATTENTION_H_
 #define ATTEND_C_ATTENTION_H_
 
@@ -10,23 +10,23 @@ extern "C" {
 #endif
 
 /// Packed sequences of different lengths. The tensors then have batch dimension 1, and the seqlen dimension holds the
-/// tokens of all sequences one after another. Sequence s owns the query rows [cu_seqlens_q[s], cu_seqlens_q[s+1]) and
-/// the keys [cu_seqlens_k[s], cu_seqlens_k[s+1]). The arrays start at 0, never decrease, and end at total_q (total_k).
-/// A call on a CPU refuses arrays that break these conditions. On a GPU the results are then meaningless, but no access
-/// leaves the tensors.
+/// tokens of all sequences one after another. Sequence s has the query rows [cu_seqlens_q[s], cu_seqlens_q[s+1]) and
+/// the keys [cu_seqlens_k[s], cu_seqlens_k[s+1]). The arrays start at 0, never decrease, and end at total_q and
+/// total_k. A call on a CPU refuses arrays that break these conditions. On a GPU the results are then meaningless, but
+/// no access leaves the tensors.
 typedef struct attend_varlen {
   size_t struct_size;           ///< sizeof(attend_varlen)
   const int32_t* cu_seqlens_q;  ///< (num_sequences + 1), on the tensors' device
   const int32_t* cu_seqlens_k;  ///< (num_sequences + 1), on the tensors' device
   int64_t num_sequences;        ///< number of sequences
-  int64_t max_seqlen_q;         ///< upper bound of every query length
-  int64_t max_seqlen_k;         ///< upper bound of every key length
+  int64_t max_seqlen_q;         ///< upper bound of the number of query rows of a sequence
+  int64_t max_seqlen_k;         ///< upper bound of the number of keys of a sequence
 } attend_varlen;
 
 /// Sets struct_size, and every other field to 0.
 ATTEND_API void attend_varlen_init(attend_varlen* varlen, size_t struct_size);
 
-/// The computation. The fields `deterministic`, `workspace` and `compute` control how the call runs.
+/// The computation and its options. The fields `deterministic`, `workspace` and `compute` control how the call runs.
 ///
 ///   s[i,j] = scale * <q[i], k[j]>
 ///   s      = softcap * tanh(s / softcap)                      if softcap > 0
@@ -36,58 +36,66 @@ ATTEND_API void attend_varlen_init(attend_varlen* varlen, size_t struct_size);
 ///
 /// With sinks, p[i,j] = exp(s[i,j]) / (exp(sink) + sum_j exp(s[i,j])).
 ///
-/// Masks align to the bottom right. For seqlen_q = 2 and seqlen_k = 5, a causal mask keeps (1 = kept):
+/// Masks are aligned to the bottom right corner. For seqlen_q = 2 and seqlen_k = 5, masks keep the keys marked 1. The
+/// left example is a causal mask:
 ///
 ///     1 1 1 1 0        window_left = 1, window_right = 0:    0 0 1 1 0
 ///     1 1 1 1 1                                              0 0 0 1 1
 typedef struct attend_params {
   size_t struct_size;                 ///< sizeof(attend_params)
-  double scale;                       ///< used if has_scale is 1. Any finite value, including 0 and negative ones
-  int32_t has_scale;                  ///< 0: the scale is 1/sqrt(head_dim)
-  int32_t causal;                     ///< 1: keep j <= i + off
-  int64_t window_left;                ///< keep j >= i + off - window_left; -1, the default: open
-  int64_t window_right;               ///< keep j <= i + off + window_right; -1, the default: open
-  double softcap;                     ///< >= 0; 0: off
-  const attend_tensor* alibi_slopes;  ///< f32 (1 or batch, num_heads_q, 1, 1). Null: none
-  /// Any float type, (1 or batch, 1 or num_heads_q, 1 or seqlen_q, seqlen_k). -inf hides a key; a finite value never
-  /// does. Not with varlen. Null: none
+  double scale;                       ///< used if has_scale is 1; any finite value, including 0 and negative values
+  int32_t has_scale;                  ///< if 0, the scale is 1/sqrt(head_dim)
+  int32_t causal;                     ///< if 1, row i sees keys j <= i + off
+  int64_t window_left;                ///< row i sees keys j >= i + off - window_left; -1, the default, means no limit
+  int64_t window_right;               ///< row i sees keys j <= i + off + window_right; -1, the default, means no limit
+  double softcap;                     ///< must be >= 0; 0 turns it off
+  const attend_tensor* alibi_slopes;  ///< f32 (1 or batch, num_heads_q, 1, 1); null turns ALiBi off
+  /// Added to the scores: any float type, (1 or batch, 1 or num_heads_q, 1 or seqlen_q, seqlen_k). -inf hides a key; a
+  /// finite value never does. Not allowed with varlen. Null means no bias.
   const attend_tensor* bias;
-  const attend_tensor* mask;  ///< bool, broadcasts like bias; 1 keeps, 0 masks. Not with varlen. Null: none
-  /// Any float type (1 or batch, num_heads_q, 1, 1). A sink is a score that belongs to no key but counts in the sum of
-  /// each row of the head. -inf: no sink. Not in a ring. Null: none
+  /// bool, with the shape of a bias. 1 keeps a key, 0 hides it. Not allowed with varlen. Null means no mask.
+  const attend_tensor* mask;
+  /// Any float type (1 or batch, num_heads_q, 1, 1). A sink is a score that belongs to no key but is part of the
+  /// softmax sum of each row of the head. -inf means no sink. Not allowed in a ring. Null means no sinks.
   const attend_tensor* sinks;
-  double dropout_p;  ///< probability of dropping an entry of p, 0 <= p < 1; kept entries are scaled by 1/(1-p)
-  /// Seed of dropout. Philox 4x32-10 makes the dropped entries a pure function of seed, offset and (sequence, head, i,
-  /// j). The library draws no random numbers: training steps and layers have to pass different numbers
+  /// Probability with which dropout sets an entry of p to 0, 0 <= dropout_p < 1. Kept entries are multiplied by
+  /// 1/(1-dropout_p).
+  double dropout_p;
+  /// Seed of dropout. Philox 4x32-10 computes the dropped entries from seed, offset and (sequence, head, i, j). The
+  /// library draws no random numbers, so training steps and layers have to pass different numbers.
   uint64_t seed;
-  uint64_t offset;  ///< selects another pattern of the same seed
-  /// If non-null, points to {seed, offset}, which override the two fields above, in memory that the device can read.
-  /// The values must not change until backward has run
+  uint64_t offset;  ///< another value selects another pattern for the same seed
+  /// If non-null, the address of {seed, offset}, which override the two fields above. The device must be able to read
+  /// this memory. The values must not change until backward has run.
   const uint64_t* philox_state;
-  const attend_varlen* varlen;  ///< null: no packed sequences
-  void* workspace;              ///< scratch memory on the device, at a multiple of 256. Null: the library allocates it
-  size_t workspace_bytes;       ///< at least attend_plan_workspace_bytes. CPUs use none
-  const char* compute;          ///< a backend's name or alias. Null or "auto": the best backend for the device
-  int32_t deterministic;        ///< 1: backward on a GPU is bit-identical from run to run. All other results always are
-  int32_t reserved;             ///< 0
+  const attend_varlen* varlen;  ///< null if sequences are not packed
+  /// Scratch memory on the device, at a multiple of 256 bytes. If null, the library allocates it.
+  void* workspace;
+  size_t workspace_bytes;  ///< at least attend_plan_workspace_bytes; not used on a CPU
+  /// A backend's name or alias. Null or "auto" selects the best backend for the device.
+  const char* compute;
+  /// If 1, backward on a GPU is bit-identical from run to run. All other results are always bit-identical.
+  int32_t deterministic;
+  int32_t reserved;  ///< must be 0
 } attend_params;
 
-/// Sets the windows to -1 and the other fields to 0: attention without a mask.
+/// Sets the windows to -1 and all other fields to 0. This means attention without a mask.
 ATTEND_API void attend_params_init(attend_params* params, size_t struct_size);
 
-/// The arguments of attend_forward. All tensors lie on the device of q.
+/// The arguments of attend_forward. All tensors must be on the device of q.
 typedef struct attend_forward_call {
   size_t struct_size;      ///< sizeof(attend_forward_call)
   const attend_tensor* q;  ///< f32, f16 or bf16 (batch, num_heads_q, seqlen_q, head_dim), 1 <= head_dim <= 512
-  /// Like q (batch, num_heads_k, seqlen_k, head_dim); num_heads_q is a multiple of num_heads_k, and query head h reads
-  /// key head h / (num_heads_q / num_heads_k)
+  /// Dtype of q, (batch, num_heads_k, seqlen_k, head_dim). num_heads_q is a multiple of num_heads_k, and query head h
+  /// reads key head h / (num_heads_q / num_heads_k).
   const attend_tensor* k;
-  const attend_tensor* v;  ///< like q (batch, num_heads_k, seqlen_k, head_dim_v), 1 <= head_dim_v <= 512
-  const attend_tensor* o;  ///< out, dtype of q, (batch, num_heads_q, seqlen_q, head_dim_v). Overlaps no input
-  /// Out, f32 (batch, num_heads_q, seqlen_q, 1): natural log of sum_j exp(s[i,j]), with exp(sink) added to the sum if
-  /// there are sinks. Dropout does not change it. May be null
+  const attend_tensor* v;  ///< dtype of q, (batch, num_heads_k, seqlen_k, head_dim_v), 1 <= head_dim_v <= 512
+  /// Output, dtype of q, (batch, num_heads_q, seqlen_q, head_dim_v). Must not overlap an input.
+  const attend_tensor* o;
+  /// Output, f32 (batch, num_heads_q, seqlen_q, 1): the natural logarithm of sum_j exp(s[i,j]). If there are sinks, the
+  /// sum includes exp(sink). Dropout does not change lse. May be null.
   const attend_tensor* lse;
-  const attend_params* params;  ///< null: the defaults
+  const attend_params* params;  ///< null selects the defaults
   void* stream;                 ///< CUstream; ignored on a CPU
 } attend_forward_call;
 
@@ -99,125 +107,134 @@ ATTEND_API void attend_forward_call_init(attend_forward_call* call, size_t struc
 ///
 /// A row that sees no key gives o = 0 and lse = -inf; with sinks, lse is the sink. NaN and inf in the inputs reach the
 /// outputs that depend on them. On a CPU they reach no other output; attend/attention.hpp describes the exceptions of
-/// tensor cores. Deterministic, and independent of the number of threads. On a CPU the work is done when the function
-/// returns; on a GPU it is queued on `stream`. The backend `cpu` accepts any mix of f32, f16 and bf16; `reference`
-/// accepts any mix of these and f64.
+/// tensor cores. The result is deterministic and does not depend on the number of threads. On a CPU the work is done
+/// when the function returns; on a GPU it is queued on `stream`. The backend `cpu` accepts any mix of f32, f16 and
+/// bf16. `reference` accepts any mix of these and f64.
 /// @return ATTEND_OK, ATTEND_INVALID_ARGUMENT, ATTEND_UNSUPPORTED, ATTEND_MISSING_HARDWARE, ATTEND_OUT_OF_MEMORY, or
 ///   ATTEND_INTERNAL if a GPU fails
 /// Source: Dao, FlashAttention-2 (2023), Algorithm 1.
 ATTEND_API int32_t attend_forward(const attend_forward_call* call, attend_error* error);
 
-/// The arguments of attend_backward. All tensors lie on the device of q.
+/// The arguments of attend_backward. All tensors must be on the device of q.
 typedef struct attend_backward_call {
-  size_t struct_size;           ///< sizeof(attend_backward_call)
-  const attend_tensor* q;       ///< as passed to attend_forward
-  const attend_tensor* k;       ///< as passed to attend_forward
-  const attend_tensor* v;       ///< as passed to attend_forward
-  const attend_tensor* o;       ///< as written by attend_forward
-  const attend_tensor* lse;     ///< as written by attend_forward
-  const attend_tensor* dout;    ///< gradient of the loss with respect to o: shape of o, dtype of q, any strides >= 0
-  const attend_tensor* dlse;    ///< gradient of the loss with respect to lse, f32, shaped like lse. May be null
-  const attend_tensor* dq;      ///< out, dtype and shape of q
-  const attend_tensor* dk;      ///< out, dtype and shape of k, summed over the query heads that share each key head
-  const attend_tensor* dv;      ///< out, dtype and shape of v, summed likewise
-  const attend_tensor* dbias;   ///< out, gradient of params->bias, same shape, any float type. May be null
-  const attend_tensor* dsinks;  ///< out, gradient of params->sinks, same shape, any float type. May be null
-  const attend_params* params;  ///< as passed to attend_forward. Null: the defaults
+  size_t struct_size;        ///< sizeof(attend_backward_call)
+  const attend_tensor* q;    ///< as passed to attend_forward
+  const attend_tensor* k;    ///< as passed to attend_forward
+  const attend_tensor* v;    ///< as passed to attend_forward
+  const attend_tensor* o;    ///< as written by attend_forward
+  const attend_tensor* lse;  ///< as written by attend_forward
+  /// Gradient of the loss with respect to o: shape of o, dtype of q, any strides >= 0.
+  const attend_tensor* dout;
+  /// Gradient of the loss with respect to lse: f32, shape of lse. May be null.
+  const attend_tensor* dlse;
+  const attend_tensor* dq;  ///< output, dtype and shape of q
+  /// Output, dtype and shape of k: the sum over the query heads that read a key head.
+  const attend_tensor* dk;
+  /// Output, dtype and shape of v: the sum over the query heads that read a key head.
+  const attend_tensor* dv;
+  /// Output, gradient of params->bias: same shape, any float type. May be null.
+  const attend_tensor* dbias;
+  /// Output, gradient of params->sinks: same shape, any float type. May be null.
+  const attend_tensor* dsinks;
+  const attend_params* params;  ///< as passed to attend_forward; null selects the defaults
   void* stream;                 ///< CUstream; ignored on a CPU
 } attend_backward_call;
 
 /// Sets every pointer to null.
 ATTEND_API void attend_backward_call_init(attend_backward_call* call, size_t struct_size);
 
-/// Computes the gradients of attend_forward. Given dout = dL/do (and dlse = dL/dlse), writes dq, dk, dv (and dbias,
-/// dsinks).
+/// Computes the gradients of attend_forward. Given dout = dL/do and optionally dlse = dL/dlse, writes dq, dk, dv, and
+/// if requested dbias and dsinks.
 ///
-/// A row that sees no key contributes only its dlse, to dsinks. p is recomputed from lse tile by tile. Deterministic,
-/// except on a GPU without attend_params::deterministic, where the order of the sums in dq may change.
-/// @return as attend_forward
+/// Recomputes p from lse tile by tile. A row that sees no key contributes only its dlse to dsinks, and nothing to other
+/// gradients. The result is deterministic, except on a GPU without attend_params::deterministic, where the order of the
+/// sums in dq may change.
+/// @return the status codes of attend_forward
 /// Source: Dao, FlashAttention-2 (2023), Algorithm 2.
 ATTEND_API int32_t attend_backward(const attend_backward_call* call, attend_error* error);
 
-/// A checked call and the backend that will run it. The plan copies the structs of the call, including `compute`, but
-/// not the memory of tensors, cu_seqlens, philox_state and workspace: this memory must stay valid until the plan's last
-/// run is done. A plan never changes, so threads may share it until it is freed.
+/// A checked call and the backend that will run it. The plan copies the structs of the call, including `compute`. It
+/// does not copy the memory of tensors, cu_seqlens, philox_state and workspace, which must stay valid until the plan's
+/// last run is done. A plan never changes, so threads may share it until it is freed.
 typedef struct attend_plan attend_plan;
 
-/// Checks the arguments and chooses the backend. Compiles and writes nothing.
-/// @param plan  out, to be freed by attend_plan_free
-/// @return as attend_forward, if no backend can run the call. If only params->compute cannot run it, the plan is made:
-///   attend_plan_explain gives the reason, and the other functions return the status of attend_forward
+/// Checks the arguments and chooses the backend. Compiles no kernel and writes no tensor.
+/// @param plan  output, which the caller must free with attend_plan_free
+/// @return ATTEND_OK, or a status of attend_forward if no backend can run the call. If only the backend named by
+///   params->compute cannot run it, the plan is made. attend_plan_explain then gives the reason, and the other
+///   functions return the status of attend_forward
 ATTEND_API int32_t attend_plan_forward(const attend_forward_call* call, attend_plan** plan, attend_error* error);
 
-/// Does the same for attend_backward.
+/// Checks the arguments of attend_backward and chooses the backend.
 ATTEND_API int32_t attend_plan_backward(const attend_backward_call* call, attend_plan** plan, attend_error* error);
 
-/// Frees the plan. May be null. Work that the plan has queued on a GPU continues.
+/// Frees the plan, which may be null. Work that the plan has queued on a GPU continues.
 ATTEND_API void attend_plan_free(attend_plan* plan);
 
-/// @param name  out: the backend that runs the call. Stays valid while the process runs
+/// @param name  output: name of the backend that runs the call. The string stays valid while the process runs
 ATTEND_API int32_t attend_plan_compute(const attend_plan* plan, const char** name, attend_error* error);
 
-/// @param bytes  out: scratch memory that the call needs on its device. 0 on a CPU, whose backends manage their own
-///   memory
+/// @param bytes  output: size of the scratch memory that the call needs on its device. It is 0 on a CPU, whose backends
+///   manage their own memory
 ATTEND_API int32_t attend_plan_workspace_bytes(const attend_plan* plan, size_t* bytes, attend_error* error);
 
 /// Compiles and loads the kernels that the call needs, and returns when they are loaded. Call it before a CUDA graph is
 /// captured or before a server accepts its first request. Reads and writes no tensor. Does nothing on a CPU.
 ATTEND_API int32_t attend_plan_prepare(const attend_plan* plan, attend_error* error);
 
-/// Runs the call as attend_forward or attend_backward would. On a CPU each run reads cu_seqlens and philox_state again
-/// and checks cu_seqlens.
+/// Runs the call as attend_forward or attend_backward would. On a CPU each run reads cu_seqlens and philox_state again,
+/// and checks cu_seqlens again.
 ATTEND_API int32_t attend_plan_run(const attend_plan* plan, attend_error* error);
 
-/// Runs the call with this scratch memory instead of that of the params.
-/// @param workspace  on the tensors' device, a multiple of 256. May be null on a CPU
+/// Runs the call with the given scratch memory instead of that of the params.
+/// @param workspace  memory on the tensors' device, at a multiple of 256 bytes. May be null on a CPU
 /// @param bytes      at least attend_plan_workspace_bytes
 ATTEND_API int32_t attend_plan_run_in(const attend_plan* plan, void* workspace, size_t bytes, attend_error* error);
 
-/// Describes, as JSON, how every backend of the device would run the call. Backends that "auto" prefers come first.
-/// Compiles nothing, and reads and writes no tensor.
+/// Describes, as JSON, how every backend of the device would run the call. The backends are in the order in which
+/// "auto" prefers them. Compiles nothing, and reads and writes no tensor.
 ///
 ///   [{"compute": "cpu", "chosen": true, "lack": "", "why": "...", "variant": "...", "steps": ["..."],
 ///     "estimated_us": 12.5, "workspace_bytes": 0}, ...]
 ///
-/// `lack` is the reason why the backend cannot run the call, or empty. `variant` lists the compile-time options of its
-/// kernels. `steps` lists kernels with grid, threads and shared memory. `estimated_us` is null for a backend that
-/// "auto" never chooses.
-/// @param text         out: UTF-8, terminated by 0. May be null with text_bytes 0, to query the size
-/// @param text_bytes   bytes of `text`. If they are too few, nothing is written to `text` and the function returns
-///   ATTEND_INVALID_ARGUMENT
-/// @param needed_bytes out: bytes of the text with its final 0, even if text_bytes are too few. May be null
+/// `lack` is the reason why the backend cannot run the call; it is empty if the backend can. `variant` lists the
+/// compile-time options of its kernels. `steps` lists its kernels, each with grid, threads and shared memory.
+/// `estimated_us` is null for a backend that "auto" never chooses.
+/// @param text         output: UTF-8, terminated by 0. May be null if text_bytes is 0, to query the size
+/// @param text_bytes   size of `text` in bytes. If it is too small, nothing is written to `text` and the function
+///   returns ATTEND_INVALID_ARGUMENT
+/// @param needed_bytes output: size of the text with its final 0. It is set even if `text` is too small. May be null
 ATTEND_API int32_t attend_plan_explain(const attend_plan* plan, char* text, size_t text_bytes, size_t* needed_bytes,
                                        attend_error* error);
 
-/// One way to compute attention. The strings stay valid.
+/// A backend: one implementation of attention. The strings stay valid while the process runs.
 typedef struct attend_backend_info {
-  size_t struct_size;       ///< sizeof(attend_backend_info), from the caller
-  const char* name;         ///< value for attend_params::compute
-  const char* description;  ///< one line
+  size_t struct_size;       ///< sizeof(attend_backend_info), set by the caller
+  const char* name;         ///< value of attend_params::compute that selects it
+  const char* description;  ///< one line of text
   int32_t device_type;      ///< ATTEND_CPU or ATTEND_CUDA
-  int32_t has_backward;     ///< 1: supports attend_backward
+  int32_t has_backward;     ///< 1 if it supports attend_backward
 } attend_backend_info;
 
 /// Sets struct_size, and every other field to 0.
 ATTEND_API void attend_backend_info_init(attend_backend_info* info, size_t struct_size);
 
-/// @param count  out: number of backends of this build
+/// @param count  output: number of backends of this build
 ATTEND_API int32_t attend_num_backends(int32_t* count, attend_error* error);
 
-/// Describes one backend. For each device, backends that "auto" prefers come first; the last one of a GPU supports the
-/// most options.
-/// @param index  0 to the number of backends - 1
-/// @param info   out; the caller sets struct_size. If the struct is larger than this library's, the extra fields become
-///   0
+/// Describes one backend. For each device, the backends are in the order in which "auto" prefers them. The last one of
+/// a GPU supports the most options.
+/// @param index  from 0 to the number of backends - 1
+/// @param info   output. The caller must set struct_size. If the struct is larger than this library's, the extra fields
+///   become 0
 ATTEND_API int32_t attend_get_backend(int32_t index, attend_backend_info* info, attend_error* error);
 
-/// @param threads  out: threads that the backend `cpu` would use for a call from this thread: the argument of
-///   attend_set_cpu_threads, otherwise OMP_NUM_THREADS, otherwise the cores of the affinity mask
+/// @param threads  output: number of threads that the backend `cpu` would use for a call from this thread. It is the
+///   argument of attend_set_cpu_threads if that was called, otherwise OMP_NUM_THREADS if set, otherwise the number of
+///   cores in the affinity mask
 ATTEND_API int32_t attend_cpu_threads(int32_t* threads, attend_error* error);
 
-/// Sets the number of threads for the process; 0 restores the default. The setting belongs to this copy of the library.
+/// Sets the number of threads for the process. 0 restores the default. The setting applies to this copy of the library.
 /// Another copy in the process, such as that of the Python package, has a separate setting.
 ATTEND_API int32_t attend_set_cpu_threads(int32_t threads, attend_error* error);
 

@@ -1,10 +1,11 @@
-// Appending: writes each new row of k and v to its place in the cache, and each query row to q_out.
+// Appends to a cache: writes each new row of k and v to its place in the cache, and each query row to q_out.
 //
 //   k: x / sqrt(mean(x^2) + eps) * weight, then the rotation at the row's position, then conversion to the
-//   cache's dtype (for 8 bits of x / descale)
+//   cache's dtype (an 8-bit cache stores x / descale)
+//   v: conversion to the cache's dtype only
 //
-// A row without arithmetic is copied. Products and sums are rounded individually, and squares are summed in an order
-// that is the same for all SIMD targets. All targets therefore give the same bits.
+// A row is copied if it needs no arithmetic. Each product and sum is rounded individually, and squares are summed in an
+// order that is the same for all SIMD targets. All targets therefore give the same bits.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/serving/append.cpp"
 #include <hwy/foreach_target.h>  // compiles this file once per SIMD target
@@ -33,7 +34,8 @@ using core::CachePlace;
 constexpr int kMaxColumns = core::kMaxDecodeHeadDim;
 static_assert(kMaxColumns % 16 == 0, "whole padded rows");
 
-/// Loads the first row of a table or of weights, of any float type, as floats, followed by zeros up to padded(m.cols).
+/// Loads the first row of a matrix of any float type (a rotary table or weights) as floats. Fills it with zeros up to
+/// padded(m.cols).
 void load_numbers(const Matrix& m, float* to) {
   if (m.dtype == DType::kF64) {
     std::fill_n(to, padded(m.cols), 0.0F);
@@ -43,9 +45,9 @@ void load_numbers(const Matrix& m, float* to) {
   }
 }
 
-/// Computes x / sqrt(mean(x^2) + eps) * weight of a row that is padded with zeros.
+/// Computes x / sqrt(mean(x^2) + eps) * weight in place, for a row that is padded with zeros.
 void normalise(float* HWY_RESTRICT row, std::int64_t cols, const float* HWY_RESTRICT weight, float eps) {
-  constexpr int kSums = 16;  // the same on every target
+  constexpr int kSums = 16;  // number of partial sums, the same on every SIMD target
   Vector of_lanes[kSums / kLanes];
   for (Vector& sum : of_lanes) sum = hn::Zero(kFloats);
   for (std::int64_t c = 0; c < cols; c += kSums) {
@@ -66,13 +68,13 @@ void normalise(float* HWY_RESTRICT row, std::int64_t cols, const float* HWY_REST
   }
 }
 
-/// The rotation at one position.
+/// Cosines and sines of the rotation at one position.
 struct Turn {
   HWY_ALIGN float cos[kMaxColumns / 2];
   HWY_ALIGN float sin[kMaxColumns / 2];
 };
 
-/// Rotates `half` pairs (x[c], x[half + c]).
+/// Rotates `half` pairs of elements: (x[c], x[half + c]).
 void rotate_halves(float* HWY_RESTRICT x, std::int64_t half, const Turn& turn) {
   std::int64_t c = 0;
   for (; c + kLanes <= half; c += kLanes) {
@@ -88,7 +90,7 @@ void rotate_halves(float* HWY_RESTRICT x, std::int64_t half, const Turn& turn) {
   }
 }
 
-/// Rotates `half` pairs (x[2c], x[2c + 1]).
+/// Rotates `half` pairs of elements: (x[2c], x[2c + 1]).
 void rotate_neighbours(float* HWY_RESTRICT x, std::int64_t half, const Turn& turn) {
   std::int64_t c = 0;
   for (; c + kLanes <= half; c += kLanes) {
@@ -105,7 +107,7 @@ void rotate_neighbours(float* HWY_RESTRICT x, std::int64_t half, const Turn& tur
   }
 }
 
-/// Stores a row in the dtype of `to`. descale: scale factor of an 8-bit cache.
+/// Stores a row in the dtype of `to`. `descale` is the scale factor of an 8-bit cache.
 void store(const Matrix& to, const float* row, float descale) {
   if (core::is_quantized(to.dtype)) {
     store_quantized(to, row, descale);
@@ -129,7 +131,7 @@ class RowMath {
     load_numbers(table_row(p_.rotary->sin, at), turn_.sin);
   }
 
-  /// Writes a row. descale: scale factor of an 8-bit cache.
+  /// Writes one row. `descale` is the scale factor of an 8-bit cache.
   void write(const Matrix& from, const Matrix& to, float descale = 1.0F) {
     if (!normalises_ && !p_.rotary && from.dtype == to.dtype) {
       // If q_out is q, the copy changes nothing.
@@ -183,7 +185,8 @@ float factor_of(const core::Descale& descale, std::int64_t sequence, std::int64_
   return descale.data == nullptr ? 1.0F : *descale.of(sequence, head, at);
 }
 
-/// Calls visit(token, sequence, its state in the cache, row of the sequence) for the tokens of live sequences.
+/// Calls visit(token, sequence, its state in the cache, row of the sequence) for each token of `tokens`, except tokens
+/// of dead sequences.
 template <class Visit>
 void for_each_token(const AppendProblem& p, const core::SequenceRows& rows, KeyRange tokens, Visit visit) {
   for (std::int64_t token = tokens.begin; token < tokens.end;) {
@@ -250,8 +253,8 @@ std::int64_t token_bytes(const Tensor& t) {
   return t.shape[1] * t.shape[3] * dtype_bytes(t.dtype);
 }
 
-/// Calls work(range of tokens) until all are done. Several threads are faster if a single one would take more than
-/// about 150 us. A computed row takes four times as long as a copied one.
+/// Calls work(range of tokens) until all tokens are done. Uses several threads if one thread would take more than about
+/// 150 us. A computed row takes four times as long as a copied one.
 template <class Work>
 void for_tokens(std::int64_t count, std::int64_t bytes_of_token, bool computes, Work work) {
   constexpr std::int64_t kBytesOfTask = 1 << 16;

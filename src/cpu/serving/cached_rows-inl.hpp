@@ -1,5 +1,5 @@
-// Products of a few query rows with rows of a cache: q k^T and p v. Each cache row is read in place. A result depends
-// only on its row and key, not on the other rows and keys in the same product. Included once per SIMD target.
+// Products of a few query rows with rows of a cache, for q k^T and p v. They read each cache row in place. A result
+// depends only on its row and key, not on other rows and keys of the same product. Included once per SIMD target.
 #if defined(ATTEND_CPU_CACHED_ROWS_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef ATTEND_CPU_CACHED_ROWS_INL
 #undef ATTEND_CPU_CACHED_ROWS_INL
@@ -20,15 +20,16 @@
 HWY_BEFORE_NAMESPACE();
 namespace attend::cpu::HWY_NAMESPACE {
 
-/// 2 kLanes neighbouring columns of a row. The type of the row determines the lane of each column: bf16 rows have even
-/// columns in `a` and odd columns in `b`, which takes two instructions.
+/// 2 kLanes neighbouring columns of a row. The row's type determines the lane of each column. For bf16 rows, `a` holds
+/// the even columns and `b` the odd ones, because that order takes only two instructions to convert.
 struct Columns {
   Vector a, b;
 };
 constexpr int kChunk = 2 * kLanes;
 constexpr int kKeysAtOnce = 4;
 constexpr int kRowsAtOnce = 4;
-constexpr int kSums = HWY_TARGET <= HWY_AVX3 ? 16 : 8;  // sums that fit into registers together with their operands
+// Number of vectors of sums that fit into registers together with their operands.
+constexpr int kSums = HWY_TARGET <= HWY_AVX3 ? 16 : 8;
 
 HWY_INLINE Columns even_and_odd(hn::Vec<UintTag> pairs) {
   return {hn::BitCast(kFloats, hn::ShiftLeft<16>(pairs)),
@@ -46,14 +47,14 @@ HWY_INLINE Columns load_columns(const core::Half* at) {
   return {load_float(at), load_float(at + kLanes)};
 }
 
-/// Loads the first `count` < kChunk columns, followed by zeros. Reads nothing beyond them.
+/// Loads the first `count` < kChunk columns and fills the others with zeros. Reads nothing beyond column `count`.
 template <class T>
 HWY_INLINE Columns load_columns(const T* at, std::int64_t count) {
   HWY_ALIGN T columns[kChunk] = {};
   std::memcpy(columns, at, static_cast<std::size_t>(count) * sizeof(T));
   return load_columns(columns);
 }
-#if HWY_TARGET <= HWY_AVX3  // masked loads
+#if HWY_TARGET <= HWY_AVX3  // these targets have masked loads
 HWY_INLINE Columns load_columns(const float* at, std::int64_t count) {
   const auto valid = static_cast<std::size_t>(count);
   const auto behind_a = valid > kLanes ? valid - kLanes : 0;
@@ -67,7 +68,8 @@ HWY_INLINE Columns load_columns(const core::BFloat16* at, std::int64_t count) {
 }
 #endif
 
-/// Loads columns of a query row, of which `count` > 0 exist, in the lane order of rows of T. T is float or Q.
+/// Loads columns of a query row of type Q, in the lane order of rows of T. Only `count` > 0 of the columns exist. T is
+/// float or Q.
 template <class T, class Q>
 HWY_INLINE Columns query_columns(const Q* at, std::int64_t count) {
   if constexpr (!std::is_same_v<T, Q>) {
@@ -77,7 +79,7 @@ HWY_INLINE Columns query_columns(const Q* at, std::int64_t count) {
   }
 }
 
-/// Stores columns of floats, which are in the lane order of type T, as a row of T.
+/// Stores `count` columns as a row of T. The input holds floats in the lane order of T.
 HWY_INLINE void store_columns(const float* from, float* to, std::int64_t count) {
   std::copy_n(from, count, to);
 }
@@ -91,19 +93,20 @@ HWY_INLINE void store_columns(const float* from, core::BFloat16* to, std::int64_
   }
 }
 
-/// Prefetches rows while other rows are multiplied, a few lines at a time. The rate is even, because a processor stalls
-/// if too many lines are in flight. The order is the first line of each of four rows, then the second line of each, and
-/// so on: memory answers faster if the four rows lie in different places.
+/// Prefetches rows a few lines at a time while other rows are multiplied. The rate is even, because a processor stalls
+/// if too many lines are in flight. Rows are handled in groups of four: first the first line of each row, then the
+/// second line of each row, and so on. Memory answers faster if the four rows lie in different places.
 class LinesAhead {
  public:
-  /// bytes_multiplied: bytes that all query rows together multiply with each of the `count` rows.
+  /// The argument `bytes_multiplied` is the number of bytes that all query rows together multiply with each of the
+  /// `count` rows.
   LinesAhead(const void* const* rows, std::int64_t count, std::int64_t row_bytes, std::int64_t bytes_multiplied)
       : rows_(rows),
         end_(rows + count / kAtOnce * kAtOnce),
         row_bytes_(row_bytes),
         bytes_for_lines_(kAtOnce * bytes_multiplied / ceil_div(row_bytes, kLine)) {}
 
-  /// Call after multiplying columns of `bytes` bytes.
+  /// Must be called after `bytes` bytes of columns have been multiplied. Prefetches the lines that are due.
   HWY_INLINE void go(std::int64_t bytes) {
     due_ += bytes;
     while (due_ >= bytes_for_lines_ && rows_ != end_) {
@@ -115,7 +118,7 @@ class LinesAhead {
       rows_ += kAtOnce;
     }
   }
-  /// Does the same without inlining, where the time of a call does not matter. Saves machine code.
+  /// Calls go() without inlining it. Saves machine code at places that run rarely.
   HWY_NOINLINE void go_once(std::int64_t bytes) { go(bytes); }
 
  private:
@@ -129,8 +132,8 @@ class LinesAhead {
   std::int64_t due_ = 0;
 };
 
-/// Keeps a vector in a register. Otherwise the compiler loads it once for each use, and loads limit the speed of the
-/// products.
+/// Forces the compiler to keep a vector in a register. Without it, the compiler loads the vector once for each use, and
+/// loads limit the speed of the products.
 HWY_INLINE Vector in_register(Vector v) {
 #if HWY_ARCH_X86 && HWY_COMPILER_GCC
   asm("" : "+v"(v.raw));
@@ -138,7 +141,7 @@ HWY_INLINE Vector in_register(Vector v) {
   return v;
 }
 
-/// Returns the sum of a vector's blocks of four lanes.
+/// Adds the blocks of four lanes of a vector and returns the four sums.
 template <class Tag>
 HWY_INLINE hn::Vec<hn::Full128<float>> sum_of_blocks(Tag /*tag*/, hn::Vec<Tag> v) {
   if constexpr (hn::MaxLanes(Tag()) == 4) {
@@ -149,7 +152,7 @@ HWY_INLINE hn::Vec<hn::Full128<float>> sum_of_blocks(Tag /*tag*/, hn::Vec<Tag> v
   }
 }
 
-/// Returns the sums of the lanes of four vectors.
+/// Returns four numbers: for each of the four vectors, the sum of its lanes.
 HWY_INLINE hn::Vec<hn::Full128<float>> sums_of_lanes(Vector v0, Vector v1, Vector v2, Vector v3) {
   const hn::Repartition<double, FloatTag> pairs;
   const auto halves_of = [&](Vector even, Vector odd) HWY_ATTR {
@@ -163,8 +166,8 @@ HWY_INLINE hn::Vec<hn::Full128<float>> sums_of_lanes(Vector v0, Vector v1, Vecto
   return sum_of_blocks(kFloats, of_blocks);
 }
 
-/// Stores the lane sums of each row's vectors, for four or two keys, as scores. The scores of neighbouring keys are
-/// `step` apart.
+/// Stores scores: the lane sum of each row's vectors, for four or two keys. The scores of neighbouring keys are `step`
+/// floats apart.
 template <int kRows>
 HWY_INLINE void store_scores(const Vector (&sums)[kRows][4], float* scores, std::int64_t step) {
   for (int r = 0; r < kRows; ++r) {
@@ -188,8 +191,9 @@ HWY_INLINE void store_scores(const Vector (&sums)[kRows][2], float* scores, std:
   }
 }
 
-/// Computes scores[r * kLeaf + k * step] = <q row r, key k> of kRows rows and kKeysAtOnce keys, rows of T. q: rows of
-/// floats, `q_stride` apart, in the lane order of load_columns(), zero-padded to full chunks. `ahead` may be null.
+/// Computes scores[r * kLeaf + k * step] = <q row r, key k> for kRows rows and kKeysAtOnce keys. Keys are rows of T.
+/// `q` holds rows of floats, `q_stride` apart, in the lane order of load_columns(), padded with zeros to full chunks.
+/// `ahead` may be null.
 template <class T, int kRows>
 HWY_INLINE void score_keys(const void* const* keys, std::int64_t cols, const float* q, std::int64_t q_stride,
                            float* scores, std::int64_t step, LinesAhead* ahead) {
@@ -229,9 +233,9 @@ HWY_INLINE void score_keys(const void* const* keys, std::int64_t cols, const flo
   }
 }
 
-/// Adds sum_j p[r * kLeaf + j] value j to o row r, for kRows rows and `count` values, j ascending. Value j is a row of
-/// T at values[j * step]. o: rows of floats, `o_stride` apart, in the lane order of load_columns(), in full chunks.
-/// `ahead` may be null.
+/// Adds sum_j p[r * kLeaf + j] * (value j) to row r of o, for kRows rows and `count` values, in ascending order of j.
+/// Value j is a row of T at values[j * step]. `o` holds rows of floats, `o_stride` apart, in the lane order of
+/// load_columns(), in full chunks. `ahead` may be null.
 template <class T, int kRows>
 HWY_INLINE void add_values(const void* const* values, std::int64_t step, LinesAhead* ahead, std::int64_t count,
                            std::int64_t cols, const float* p, float* o, std::int64_t o_stride) {
@@ -302,7 +306,8 @@ HWY_INLINE void add_values(const void* const* values, std::int64_t step, LinesAh
   }
 }
 
-/// Calls visit(first row, number of rows as a constant) for all of `rows`, in blocks of up to kRowsAtOnce.
+/// Splits `rows` rows into blocks of up to kRowsAtOnce. Calls visit(first row, number of rows as a compile-time
+/// constant) for each block.
 template <class Visit>
 HWY_INLINE void for_row_blocks(int rows, const Visit& visit) {
   int r = 0;

@@ -1,4 +1,5 @@
-// Decoding on a CPU: cuts a call into tiles, cuts their keys into parts, and distributes the parts over threads.
+// Decoding on a CPU. Splits a call into tiles and the keys of a tile into parts, and distributes the parts over
+// threads.
 #include <algorithm>
 #include <bit>
 #include <cstdint>
@@ -15,23 +16,24 @@ namespace {
 using core::DecodeProblem;
 using core::DecodeSequence;
 
-/// A tile and its leaves.
+/// A tile and the leaves (blocks of keys) that it reads.
 struct TileWork {
   DecodeTile tile;
   LeafRange leaves;
-  std::int64_t first_part = -1;  ///< index of its first partial result; -1: a single part computes the tile
+  /// Index of the tile's first partial result. It is -1 if a single part computes the tile.
+  std::int64_t first_part = -1;
 };
 
-/// Some leaves of a tile, computed by one thread.
+/// A range of leaves of a tile that one thread computes.
 struct Part {
   std::int64_t tile;
   LeafRange leaves;
-  LeafRange node;  ///< range of the tree node
+  LeafRange node;  ///< leaves below the tree node that the part computes
   std::int64_t place = -1;
 };
 
-/// Returns whether a call reads more than the threads' caches can hold. If the data is already cached, prefetches cost
-/// more than they gain.
+/// Returns whether a call reads more data than the caches of the threads hold. Otherwise prefetches are not used,
+/// because for data in a cache they cost more than they gain.
 bool exceeds_caches(const DecodeProblem& p, const std::vector<TileWork>& tiles, int threads) {
   constexpr std::int64_t kCacheOfThread = 1 << 20;  // cache size per thread, in bytes
   std::int64_t leaves = 0;
@@ -54,8 +56,8 @@ std::vector<TileWork> tiles_of(const DecodeProblem& p) {
   return tiles;
 }
 
-/// Returns the number of leaves of a part, a power of two. Long rows are cut into enough parts that all threads have
-/// work and finish at about the same time.
+/// Returns the number of leaves in a part, which is a power of two. Long rows are split into enough parts that all
+/// threads have work and finish at about the same time.
 std::int64_t leaves_per_part(const std::vector<TileWork>& tiles, int threads) {
   constexpr std::int64_t kPartsPerThread = 8;
   constexpr std::int64_t kFewest = 4;  // lower limit, because a part costs a copy of its result
@@ -65,7 +67,7 @@ std::int64_t leaves_per_part(const std::vector<TileWork>& tiles, int threads) {
   return static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(wanted)));
 }
 
-/// Cuts the tiles into parts. A tile of several parts gets memory for their results.
+/// Splits the tiles into parts. A tile with several parts gets memory for their partial results.
 std::vector<Part> parts_of(std::vector<TileWork>& tiles, std::int64_t per_part) {
   std::vector<Part> parts;
   std::int64_t places = 0;
@@ -87,7 +89,7 @@ std::vector<Part> parts_of(std::vector<TileWork>& tiles, std::int64_t per_part) 
 }
 
 int threads_for(const DecodeProblem& p, const std::vector<TileWork>& tiles) {
-  constexpr double kWorkWorthThreads = 1 << 18;  // multiplications that take as long as starting the threads
+  constexpr double kWorkWorthThreads = 1 << 18;  // starting the threads takes as long as this many multiplications
   double scores = 0;
   for (const TileWork& work : tiles) {
     scores += static_cast<double>(work.tile.rows) * static_cast<double>((work.leaves.end - work.leaves.begin) * kLeaf);
@@ -98,7 +100,9 @@ int threads_for(const DecodeProblem& p, const std::vector<TileWork>& tiles) {
 }  // namespace
 
 void decode(const DecodeProblem& p) {
-  choose_simd_target();  // here, where an exception about an environment variable still reaches the caller
+  // Must run before threads start, because an exception about an environment variable reaches the caller only from this
+  // thread.
+  choose_simd_target();
   std::vector<TileWork> tiles = tiles_of(p);
   const int threads = threads_for(p, tiles);
   const bool prefetches = exceeds_caches(p, tiles, threads);

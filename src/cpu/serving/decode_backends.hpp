@@ -7,11 +7,12 @@
 
 namespace attend::cpu {
 
-/// Backend `cpu`: SIMD and threads; splits keys over threads if there are few heads. Supports f32, f16, bf16. Defined
-/// in decode.cpp.
+/// Backend `cpu`, defined in decode.cpp. Uses SIMD and threads. If there are few heads, several threads share the keys
+/// of a head. Supports f32, f16 and bf16.
 void decode(const core::DecodeProblem& p);
 
-/// Backend `reference`: float64, one thread, follows the formula; also supports f64. Defined in decode_reference.cpp.
+/// Backend `reference`, defined in decode_reference.cpp. Evaluates the formula in float64 on one thread. Also supports
+/// f64.
 void decode_reference(const core::DecodeProblem& p);
 
 /// Writes new rows to the cache, and query rows to q_out. Defined in append.cpp.

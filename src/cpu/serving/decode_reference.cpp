@@ -1,4 +1,4 @@
-// Decoding by its formula, in float64, one row at a time. Tests compare other backends with it.
+// Decoding by its formula, in float64, one query row at a time. Tests compare the other backends with it.
 //
 //   s_j = f(scale <q, k_j>) - slope |i + off - j|       keys that the row does not see are not visited
 //   lse = log(sum_j exp(s_j) + exp(sink)),  o = sum_j exp(s_j - lse) v_j
@@ -50,7 +50,7 @@ class Row {
     const std::vector<SeenKey> seen = seen_keys();
     double row_max = -kInfinity;
     for (const SeenKey& at : seen) {
-      if (!(at.score <= row_max)) row_max = at.score;  // NaN counts as the maximum, so that it reaches the row
+      if (!(at.score <= row_max)) row_max = at.score;  // a NaN becomes the maximum, so that it reaches the row
       if (std::isnan(row_max)) break;
     }
     std::vector<double> o(static_cast<std::size_t>(p_.head_dim_v));
@@ -95,7 +95,7 @@ class Row {
     const bool saw_no_key = row_max == -kInfinity;
     double lse = saw_no_key ? -kInfinity : row_max + std::log(row_sum);
     if (std::isnan(row_max)) lse = row_max;
-    double share = 1;  // weight of the keys in the row's sum
+    double share = 1;  // weight of the keys in the row's sum, which includes the sink
     if (p_.sinks && !s_.dead) {
       const core::MergedLse all = core::merge_lse(lse, core::load(*p_.sinks, s_.index, head_, 0, 0));
       lse = all.lse;

@@ -27,7 +27,7 @@ HWY_BEFORE_NAMESPACE();
 namespace attend::cpu::HWY_NAMESPACE {
 namespace {
 
-/// Computes o *= factor. Turns -0 into 0, because the sign of a zero sum may depend on keys that a row does not see.
+/// Computes o *= factor. Replaces -0 by 0, because the sign of a zero sum may depend on keys that a row does not see.
 void normalize(float* o, std::int64_t columns, float factor) {
   const Vector scale = hn::Set(kFloats, factor);
   for (std::int64_t c = 0; c < columns; c += kLanes) {
@@ -35,12 +35,12 @@ void normalize(float* o, std::int64_t columns, float factor) {
   }
 }
 
-/// Writes a row of o, whose columns are in the lane order of a TilePass.
+/// Writes a row of o. The columns of `o` are in the lane order of a TilePass.
 void write_columns(const DecodeProblem& p, const float* o, const core::Matrix& out, std::int64_t row) {
   with_type(out.data, out.dtype, [&](const auto* data) HWY_ATTR {
     using T = std::remove_const_t<std::remove_pointer_t<decltype(data)>>;
     T* to = const_cast<T*>(data) + row * out.row_stride;
-    if constexpr (std::is_same_v<T, core::BFloat16>) {  // with an 8-bit cache the lane order is that of float
+    if constexpr (std::is_same_v<T, core::BFloat16>) {  // if the cache has 8 bits, the lane order is that of float
       if (core::is_quantized(p.k.dtype)) {
         for (std::int64_t c = 0; c < p.head_dim_v; ++c) store_scalar(o[c], to + c);
         return;
@@ -62,7 +62,7 @@ void write_rows(const DecodeProblem& p, const DecodeTile& tile, const State& sta
     const bool saw_no_key = sum == 0;
     double lse = saw_no_key ? -static_cast<double>(kInfinity)
                             : static_cast<double>(state.row_max[r]) * unit.nats_per_score() + std::log(sum);
-    double share = 1;  // weight of the keys in the row's sum
+    double share = 1;  // weight of the keys in the row's sum, which includes the sink
     if (p.sinks && !s.dead) {
       const core::MergedLse all = core::merge_lse(lse, core::load(*p.sinks, s.index, head, 0, 0));
       lse = all.lse;
@@ -79,7 +79,7 @@ void write_rows(const DecodeProblem& p, const DecodeTile& tile, const State& sta
   }
 }
 
-/// Returns the number of tree levels below a node of this many leaves.
+/// Returns the number of tree levels below a node that covers `leaves` leaves.
 int levels_below(std::int64_t leaves) {
   return std::bit_width(static_cast<std::uint64_t>(std::max<std::int64_t>(leaves, 1) - 1));
 }

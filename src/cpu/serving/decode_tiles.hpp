@@ -1,9 +1,10 @@
-// Decomposition of a decode call on a CPU.
+// Tiles and leaves of a decode call on a CPU.
 //
-// A tile is up to kTileRows query rows that read one key head: all heads of the group of row 0, then all of row 1, and
-// so on. Its keys are cut into leaves of kLeaf keys, counted from key 0. The results of leaves are merged along a
-// binary tree over leaf numbers: a leaf with its neighbour, then pairs with pairs, and so on. Tree and leaves depend
-// only on the positions of keys, so a row's bits do not depend on the distribution of leaves over threads.
+// A tile is up to kTileRows query rows that read one key head. They are all heads of the group for query row 0, then
+// all heads for row 1, and so on. The tile's keys are split into leaves of kLeaf keys, counted from key 0. A binary
+// tree over leaf numbers defines the order in which results are merged: each leaf with its neighbour, then pairs with
+// pairs, and so on. Tree and leaves depend only on the positions of keys, so a row's bits do not depend on the
+// distribution of leaves over threads.
 #pragma once
 
 #include <cstdint>
@@ -16,15 +17,17 @@ namespace attend::cpu {
 
 constexpr std::int64_t kLeaf = 256;
 constexpr int kTileRows = 32;
-constexpr int kLeavesAtOnce = 4;  // leaves that a thread reads at the same time, if their rows lie in memory
-constexpr int kMostLevels = 32;   // levels of the tree: no sequence has more than 2^31 keys
+// Number of leaves that a thread reads at the same time if their rows are not in a processor cache.
+constexpr int kLeavesAtOnce = 4;
+constexpr int kMostLevels = 32;  // levels of the tree; enough because no sequence has more than 2^31 keys
 
 struct DecodeTile {
   core::DecodeSequence sequence;
   std::int64_t key_head;
-  std::int64_t row_begin;  ///< first packed row of the tile
+  std::int64_t row_begin;  ///< first row of the tile; rows are numbered in the order (row, head of the group)
   int rows;
-  bool prefetches = true;  ///< true if its keys and values lie in memory, not in a processor cache
+  /// True if its keys and values must be fetched from memory, false if they may be in a processor cache.
+  bool prefetches = true;
 
   [[nodiscard]] std::int64_t head(const core::DecodeProblem& p, int r) const {
     return key_head * p.heads_per_group() + (row_begin + r) % p.heads_per_group();
@@ -33,7 +36,7 @@ struct DecodeTile {
     return (row_begin + r) / p.heads_per_group();
   }
 
-  /// Returns the keys that some row of the tile may see.
+  /// Returns a range that contains all keys that any row of the tile may see.
   [[nodiscard]] KeyRange keys(const core::DecodeProblem& p) const {
     const KeyRange first = p.keys_of_row(sequence, row(p, 0));
     const KeyRange last = p.keys_of_row(sequence, row(p, rows - 1));
@@ -50,23 +53,24 @@ struct LeafRange {
   }
 };
 
-/// Returns the columns of a row of o in memory, in floats.
+/// Returns the padded length of a row of State::o, in floats.
 [[nodiscard]] constexpr std::int64_t state_columns(std::int64_t head_dim_v) {
   return round_up(head_dim_v, 32);  // two vectors of the widest target
 }
 
-/// Returns the floats of a tile's partial result; see State.
+/// Returns the number of floats in a tile's partial result, a State.
 [[nodiscard]] constexpr std::int64_t state_floats(std::int64_t head_dim_v) {
   return kTileRows * (state_columns(head_dim_v) + 2);
 }
 
-/// Computes the tile over `leaves`, which are all leaves of the tile below `node` of the tree. Writes o and lse if
-/// `partial` is null; otherwise writes state_floats() floats to `partial`.
+/// Computes the tile over `leaves`, which must be all leaves of the tile below `node` of the tree. If `partial` is
+/// null, writes o and lse. Otherwise writes state_floats() floats to `partial`.
 void decode_leaves(const core::DecodeProblem& p, const DecodeTile& tile, const LeafRange& leaves, const LeafRange& node,
                    float* partial, Scratch& scratch);
 
-/// Merges a tile's results over nodes of `leaves_per_part` leaves each, a power of two, and writes o and lse. `parts`
-/// has state_floats() floats for each node, starting with the node of the first leaf.
+/// Merges the partial results of a tile and writes o and lse. Each partial result belongs to a tree node with
+/// `leaves_per_part` leaves, which is a power of two. `parts` holds state_floats() floats for each node, starting with
+/// the node of the first leaf.
 void merge_parts(const core::DecodeProblem& p, const DecodeTile& tile, const LeafRange& leaves,
                  std::int64_t leaves_per_part, const float* parts, Scratch& scratch);
 

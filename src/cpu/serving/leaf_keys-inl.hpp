@@ -1,5 +1,5 @@
-// Locates the keys and values of leaves in a cache, in the order in which a tile reads them. Included once per SIMD
-// target.
+// Finds the addresses of the keys and values of leaves in a cache, in the order in which a tile reads them. Included
+// once per SIMD target.
 #if defined(ATTEND_CPU_LEAF_KEYS_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef ATTEND_CPU_LEAF_KEYS_INL
 #undef ATTEND_CPU_LEAF_KEYS_INL
@@ -18,28 +18,30 @@ namespace attend::cpu::HWY_NAMESPACE {
 
 using core::DecodeProblem;
 
-// Processors with at most SSE4 wait for products, not for memory, and prefetches add much code.
+// On processors with at most SSE4, products take longer than memory accesses, so prefetches would only add code.
 constexpr bool kPrefetches = HWY_TARGET != HWY_SSE4;
 
-// If a cache lies in memory, its rows are prefetched into the first-level cache. Keys are prefetched kKeyBytesAhead
-// bytes before they are read (a quarter of that if four leaves are interleaved), and values one block ahead. A block of
-// values and the next one fit into 32 KiB, unless rows are long. Smaller blocks would load and store the sums too
-// often.
+// If a cache is not in a processor cache, its rows are prefetched into the first-level cache. Keys are prefetched
+// kKeyBytesAhead bytes before they are read, or a quarter of that if four leaves are interleaved. Values are prefetched
+// one block ahead. Two blocks of values fit into 32 KiB, unless rows are long. With smaller blocks, the sums would be
+// loaded and stored too often.
 constexpr std::int64_t kKeyBytesAhead = 8 << 10;
 constexpr std::int64_t kValueBytesAtOnce = 16 << 10;
 constexpr std::int64_t kFewestValuesAtOnce = 32;
 constexpr std::int64_t kMostValuesAtOnce = 64;
-constexpr std::int64_t kMostAhead = 128;  // in rows
+constexpr std::int64_t kMostAhead = 128;  // maximum number of rows that are prefetched ahead
 
-/// The keys of a leaf.
+/// The range of keys of one leaf and their scale factors.
 struct LeafKeys {
-  std::int64_t begin = 0;  // first key of a vector of scores; a key's position determines its lane
+  std::int64_t begin = 0;  // first key, rounded down to a full vector of scores; a key's position determines its lane
   std::int64_t count = 0;
   bool some_missing = false;
-  float k_descale[kLeaf];  // scale factors of the elements; 1 for keys that do not exist. Unset without factors
+  // Scale factors of the keys and values of an 8-bit cache. The factor is 1 for a key that does not exist. Unset if the
+  // cache has no factors.
+  float k_descale[kLeaf];
   float v_descale[kLeaf];
 
-  /// Multiplies s by the factors, in full vectors of keys.
+  /// Multiplies `s` by `factors`, in full vectors.
   HWY_NOINLINE void multiply(float* HWY_RESTRICT s, const float* HWY_RESTRICT factors) const {
     for (std::int64_t j = 0; j < count; j += kLanes) {
       hn::StoreU(hn::Mul(hn::LoadU(kFloats, s + j), hn::LoadU(kFloats, factors + j)), kFloats, s + j);
@@ -47,22 +49,23 @@ struct LeafKeys {
   }
 };
 
-/// Rows of one leaf, or of kLeavesAtOnce full ones. Several leaves are interleaved: the first key of each, the second
-/// key of each, and so on. A processor fetches rows from several places in memory faster than from one.
+/// Addresses of the rows of one leaf, or of kLeavesAtOnce full leaves. Several leaves are interleaved: the first key of
+/// each leaf, then the second key of each leaf, and so on. A processor fetches rows from several places in memory
+/// faster than from one.
 struct KeyRows {
   int leaves = 0;
   LeafKeys leaf[kLeavesAtOnce];
-  // Rows in reading order: key j of leaf n is k[j * leaves + n]. The number of keys is rounded up to kKeysAtOnce. If
-  // the tile prefetches, the first values follow the keys, and the first keys of the next leaves follow the values, as
-  // rows to prefetch.
+  // Rows are in reading order: key j of leaf n is k[j * leaves + n]. The number of keys is rounded up to kKeysAtOnce.
+  // If the tile prefetches, rows to prefetch follow: the first values after the keys, and the first keys of the next
+  // leaves after the values.
   const void* k[kLeavesAtOnce * kLeaf + kMostAhead];
   const void* v[kLeavesAtOnce * kLeaf + kMostAhead];
 
-  /// Returns the number of keys to multiply. The last ones may be missing.
+  /// Returns the number of keys to multiply. The last keys may not exist.
   [[nodiscard]] std::int64_t rows_scored() const { return leaves * round_up(leaf[0].count, kKeysAtOnce); }
 
-  /// Locates `number` leaves, starting with leaf `first`. missing: a row of zeros, used for keys that do not exist. Not
-  /// inlined, because passes of all types share it.
+  /// Finds the rows of `number` leaves, starting with leaf `first`. `missing` is a row of zeros that replaces keys that
+  /// do not exist. The function is not inlined, because passes of all types share its code.
   HWY_NOINLINE void find(const DecodeProblem& p, const DecodeTile& tile, const KeyRange& of_tile, std::int64_t first,
                          int number, const void* missing) {
     leaves = number;
@@ -115,7 +118,7 @@ struct KeyRows {
     }
   }
 
-  /// Locates the next `rows` rows of a run of keys.
+  /// Finds the addresses of the next `rows` rows of a run of keys.
   void find_rows(const Tensor& cache, const DecodeTile& tile, const core::CacheRun& run, const void** to,
                  std::int64_t rows, const void* missing) const {
     const bool is_missing = run.block < 0;

@@ -1,9 +1,9 @@
-// Merging: combines attention over disjoint sets of keys into attention over all keys.
+// Merges states: combines attention over disjoint sets of keys into attention over all keys.
 //
 //   lse = log(sum_n exp(lse_n) + exp(sink)),   o = sum_n exp(lse_n - lse) o_n
 //
-// Weights and sums are float64, in the order of the states, without fused operations: all SIMD targets give the same
-// bits. A state with lse = -inf is not read.
+// Weights and sums are float64, are added in the order of the states, and use no fused operations. All SIMD targets
+// therefore give the same bits. A state with lse = -inf is not read.
 // Source: Milakov & Gimelshein, Online normalizer calculation for softmax (2018), section 3.1
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/serving/merge.cpp"
@@ -20,11 +20,11 @@
 #include "cpu/parallel.hpp"
 #include "cpu/serving/decode_backends.hpp"
 
-#ifndef ATTEND_CPU_MERGE_SHARED  // shared by all targets, included once
+#ifndef ATTEND_CPU_MERGE_SHARED  // All targets share this code, so it is included once.
 #define ATTEND_CPU_MERGE_SHARED
 namespace attend::cpu {
 
-/// A row of a state with a nonzero weight.
+/// One row of a state that has a nonzero weight.
 struct WeightedRow {
   const void* data;
   DType dtype;
@@ -80,19 +80,20 @@ HWY_EXPORT(merge_row_target);
 
 constexpr double kNone = -std::numeric_limits<double>::infinity();
 
-/// Weights of the states of one row.
+/// Computes the weights of the states for one row.
 class RowWeights {
  public:
   RowWeights(const core::MergeProblem& p, std::int64_t batch, std::int64_t head)
       : p_(p), batch_(batch), head_(head), sink_(sink_of(p, batch, head)), lses_(p.states.size()) {}
 
-  /// Returns the lse of the row. Fills `rows` with the states of nonzero weight; the weights and that of the sink add
-  /// up to 1.
+  /// Returns the lse of the row. Fills `rows` with the states that have a nonzero weight. The sum of these weights and
+  /// the sink's weight is 1.
   double of_row(std::int64_t row, std::vector<WeightedRow>& rows) {
     double highest = sink_;
     for (std::size_t n = 0; n < lses_.size(); ++n) {
       lses_[n] = core::load(core::input_view(p_.states[n].lse), batch_, head_, row, 0);
-      if (lses_[n] > highest || std::isnan(lses_[n])) highest = lses_[n];  // a NaN is kept
+      // A NaN becomes the highest value and stays it.
+      if (lses_[n] > highest || std::isnan(lses_[n])) highest = lses_[n];
     }
     rows.clear();
     if (highest == kNone) return kNone;
@@ -108,14 +109,15 @@ class RowWeights {
   }
 
  private:
-  /// Returns the sink in the base of the states' lse.
+  /// Returns the sink as a logarithm in the base of the states' lse.
   static double sink_of(const core::MergeProblem& p, std::int64_t batch, std::int64_t head) {
     if (!p.sinks) return kNone;
     const double sink = core::load(*p.sinks, batch, head, 0, 0);
     return p.lse_base2 ? sink / std::log(2.0) : sink;
   }
 
-  /// Returns exp(lse - highest). Infinite values get equal weights.
+  /// Returns exp(lse - highest), and 1 if the two are equal. States with an infinite `highest` therefore get equal
+  /// weights.
   [[nodiscard]] double share(double lse, double highest) const {
     if (lse == highest) return 1;
     return p_.lse_base2 ? std::exp2(lse - highest) : std::exp(lse - highest);
@@ -145,7 +147,7 @@ void merge_rows(const core::MergeProblem& p, std::int64_t head_index, std::int64
 void merge(const core::MergeProblem& p) {
   choose_simd_target();
   constexpr std::int64_t kRowsOfTask = 64;
-  constexpr std::int64_t kElementsWorthThreads = 1 << 19;  // some 100 us on one thread
+  constexpr std::int64_t kElementsWorthThreads = 1 << 19;  // about 100 us on one thread
   const std::int64_t blocks = ceil_div(p.o.shape[2], kRowsOfTask);
   const std::int64_t elements = p.o.numel() * static_cast<std::int64_t>(p.states.size());
   parallel_for(p.o.shape[0] * p.o.shape[1] * blocks, elements < kElementsWorthThreads ? 1 : max_threads(),

@@ -1,5 +1,5 @@
-// Converts rows of 8-bit caches: to float, exactly, and from float with the rounding of core/eight_bits.hpp. Included
-// once per SIMD target.
+// Converts rows of 8-bit caches. The conversion to float is exact. The conversion from float rounds as
+// core/eight_bits.hpp states. Included once per SIMD target.
 #if defined(ATTEND_CPU_QUANTIZED_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef ATTEND_CPU_QUANTIZED_INL
 #undef ATTEND_CPU_QUANTIZED_INL
@@ -16,7 +16,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace attend::cpu::HWY_NAMESPACE {
 
-constexpr int kWidenedAtOnce = 2 * kLanes;  // elements of a row per step
+constexpr int kWidenedAtOnce = 2 * kLanes;  // number of elements of a row that are converted per step
 
 /// Loads kLanes elements of a row as floats.
 HWY_INLINE Vector widened(const std::int8_t* at) {
@@ -30,9 +30,9 @@ HWY_INLINE void widen(const std::int8_t* at, float* to) {
 }
 
 #if HWY_TARGET <= HWY_AVX2
-// Converts through 16-bit floats with the same exponent and fraction bits, whose exponent bias is larger by 8. The
-// hardware converts subnormal numbers exactly and at full speed. A NaN has all bits of its exponent and fraction set; a
-// carry out of them makes the exponent that of a NaN.
+// Converts E4M3 by way of float16. Exponent and fraction bits are moved to those of a float16, whose exponent bias is
+// larger by 8. The hardware converts subnormal numbers exactly and at full speed. A NaN has all bits of its exponent
+// and fraction set. The code adds a carry that turns this exponent into that of a float16 NaN.
 HWY_INLINE void widen(const core::E4M3* at, float* to) {
   const hn::Repartition<std::int16_t, FloatTag> halves;
   const hn::Rebind<std::int8_t, decltype(halves)> bytes;
@@ -67,13 +67,13 @@ HWY_INLINE void widen(const core::E4M3* at, float* to) {
 }
 #endif
 
-/// Rounds kLanes numbers to the element type. The elements are in the low bytes of integers.
+/// Rounds kLanes numbers to the element type. Each result is in the low byte of an integer.
 HWY_INLINE hn::Vec<IntTag> narrowed(Vector x, const core::E4M3* /*type*/) {
   const auto magnitude = hn::BitCast(kInts, hn::Abs(x));
   const auto odd = hn::And(hn::ShiftRight<20>(magnitude), hn::Set(kInts, 1));
   const auto rounded = hn::Add(magnitude, hn::Add(odd, hn::Set(kInts, 0x7ffff - ((127 - 7) << 23))));
   const auto normal = hn::ShiftRight<20>(rounded);
-  // In its binade, 2^14 has the spacing of the subnormal numbers, 2^-9.
+  // Numbers from 2^14 on have the spacing 2^-9 of E4M3's subnormal numbers, so the addition of 2^14 rounds to it.
   const auto shifted = hn::BitCast(kInts, hn::Add(hn::Abs(x), hn::Set(kFloats, 0x1p14F)));
   const auto subnormal = hn::Sub(shifted, hn::Set(kInts, 0x46800000));
   const auto is_small = hn::Lt(magnitude, hn::Set(kInts, (127 - 6) << 23));
@@ -90,14 +90,14 @@ HWY_INLINE hn::Vec<IntTag> narrowed(Vector x, const std::int8_t* /*type*/) {
   return hn::And(hn::NearestInt(in_range), hn::Set(kInts, 0xff));
 }
 
-/// Calls visit(typed pointer), with the pointer type of the dtype, f8e4m3 or i8.
+/// Calls visit(typed pointer). The pointer's type is that of the dtype, which must be f8e4m3 or i8.
 template <class Visit>
 HWY_INLINE void with_quantized_type(void* data, DType dtype, Visit visit) {
   if (dtype == DType::kI8) return visit(static_cast<std::int8_t*>(data));
   visit(static_cast<core::E4M3*>(data));
 }
 
-/// Converts the row at `data` to floats. Writes full pieces of kWidenedAtOnce, and reads nothing beyond the row.
+/// Converts the row at `data` to floats. Writes a multiple of kWidenedAtOnce floats, but reads nothing beyond the row.
 HWY_INLINE void widen_row(const void* data, DType dtype, std::int64_t cols, float* HWY_RESTRICT to) {
   with_quantized_type(const_cast<void*>(data), dtype, [&](const auto* from) HWY_ATTR {
     using T = std::remove_const_t<std::remove_pointer_t<decltype(from)>>;
@@ -110,14 +110,14 @@ HWY_INLINE void widen_row(const void* data, DType dtype, std::int64_t cols, floa
   });
 }
 
-/// Converts `count` rows at rows[n * step] to rows of floats, `stride` apart. Not inlined, because keys and values
-/// share it.
+/// Converts `count` rows at rows[n * step] to rows of floats, `stride` apart. The function is not inlined, because keys
+/// and values share its code.
 HWY_NOINLINE inline void widen_rows(const void* const* rows, std::int64_t step, std::int64_t count, DType dtype,
                                     std::int64_t cols, float* HWY_RESTRICT to, std::int64_t stride) {
   for (std::int64_t n = 0; n < count; ++n) widen_row(rows[n * step], dtype, cols, to + n * stride);
 }
 
-/// Stores x / descale, rounded, as the only row of m. x: m.cols floats, readable in full vectors.
+/// Stores x / descale, rounded, as the only row of m. `x` holds m.cols floats and can be read in full vectors.
 HWY_INLINE void store_quantized(const core::Matrix& m, const float* HWY_RESTRICT x, float descale) {
   const hn::Rebind<std::uint8_t, FloatTag> bytes;
   const Vector factor = hn::Set(kFloats, descale);

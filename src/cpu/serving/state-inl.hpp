@@ -1,9 +1,10 @@
-// Partial results of a tile over some keys, and their merge.
+// Partial results of a tile over some of its keys, and the function that merges them.
 //
 //   m = max(m_a, m_b),  l = e^(m_a - m) l_a + e^(m_b - m) l_b,  o = e^(m_a - m) o_a + e^(m_b - m) o_b
 //
-// Source: Milakov & Gimelshein, Online normalizer calculation for softmax (2018), section 3.1 Included once per SIMD
-// target.
+// Source: Milakov & Gimelshein, Online normalizer calculation for softmax (2018), section 3.1.
+//
+// Included once per SIMD target.
 #if defined(ATTEND_CPU_STATE_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef ATTEND_CPU_STATE_INL
 #undef ATTEND_CPU_STATE_INL
@@ -20,10 +21,10 @@
 HWY_BEFORE_NAMESPACE();
 namespace attend::cpu::HWY_NAMESPACE {
 
-/// Not normalised. If a row has seen no key with a score above -inf, its sum is 0. Its o is then 0, or NaN if a visible
-/// key has a value that is not finite.
+/// Unnormalised result. If a row has seen no key with a score above -inf, its sum is 0. Its o is then 0, or NaN if a
+/// visible key has a value that is not finite.
 struct State {
-  float* o;        // kTileRows rows of state_columns()
+  float* o;        // kTileRows rows of state_columns() floats
   float* row_max;  // row maximum of the scores
   float* row_sum;
 
@@ -33,14 +34,14 @@ struct State {
   }
 };
 
-/// Merges left into right. Not inlined, for the same reason as Fold.
+/// Merges `left` into `right`. The function is not inlined, because passes of all types share its code.
 HWY_NOINLINE inline void merge_into(const State& left, const State& right, int rows, std::int64_t columns,
                                     float log2_per_score) {
   const Vector unit = hn::Set(kFloats, log2_per_score);
   for (int r = 0; r < rows; ++r) {
     const float* from = left.o + r * columns;
     float* to = right.o + r * columns;
-    if (left.row_sum[r] == 0 || right.row_sum[r] == 0) {  // the o of one side is 0, or a NaN that must reach the row
+    if (left.row_sum[r] == 0 || right.row_sum[r] == 0) {  // o is 0 on one side, or a NaN that must reach the row
       for (std::int64_t c = 0; c < columns; c += kLanes) {
         hn::StoreU(hn::Add(hn::LoadU(kFloats, from + c), hn::LoadU(kFloats, to + c)), kFloats, to + c);
       }
@@ -61,11 +62,12 @@ HWY_NOINLINE inline void merge_into(const State& left, const State& right, int r
   }
 }
 
-/// Merges states along a binary tree over their numbers, which ascend. It works like a binary counter: a digit of 1 is
-/// a node that waits for its right neighbour. Not inlined, because passes of all types share it.
+/// Merges states along a binary tree. The states must arrive in ascending order of their numbers. The class works like
+/// a binary counter: a digit of 1 is a node that waits for its right neighbour. Its functions are not inlined, because
+/// passes of all types share them.
 class Fold {
  public:
-  /// Makes a Fold for states with numbers below 2^levels.
+  /// Makes a Fold for states whose numbers are below 2^levels.
   HWY_NOINLINE Fold(const core::DecodeProblem& p, int rows, int levels, float log2_per_score, Scratch& scratch)
       : rows_(rows), columns_(state_columns(p.head_dim_v)), log2_per_score_(log2_per_score) {
     for (State& state : current_) state = State::at(scratch.take(state_floats(p.head_dim_v)), p.head_dim_v);
@@ -78,10 +80,10 @@ class Fold {
     return (levels + 1 + kLeavesAtOnce) * Scratch::size_of(state_floats(p.head_dim_v));
   }
 
-  /// Returns the memory for the next states, kLeavesAtOnce of them.
+  /// Returns memory for the next kLeavesAtOnce states.
   [[nodiscard]] const State* current() const { return current_; }
 
-  /// Adds current()[n] as state `number`.
+  /// Adds current()[n] as the state with number `number`.
   HWY_NOINLINE void push(std::int64_t number, int n = 0) {
     int level = 0;
     for (; (number >> level & 1) != 0; ++level) take_in(level, current_[n]);
@@ -89,8 +91,8 @@ class Fold {
     waits_[level] = true;
   }
 
-  /// Merges all waiting nodes, the highest numbers first. If current_is_last, starts with current()[0], which is part
-  /// of a node.
+  /// Merges all waiting nodes, starting with the highest numbers. If `current_is_last` is true, starts with
+  /// current()[0], which is then an incomplete node.
   [[nodiscard]] HWY_NOINLINE const State& total(bool current_is_last) {
     State& result = current_[0];
     int level = 0;
@@ -108,7 +110,7 @@ class Fold {
   }
 
  private:
-  /// Merges the node that waits at `level`, if any, into its right neighbour.
+  /// If a node waits at `level`, merges it into its right neighbour.
   void take_in(int level, const State& right) {
     if (!waits_[level]) return;
     merge_into(nodes_[level], right, rows_, columns_, log2_per_score_);

@@ -1,5 +1,5 @@
-// Computes a tile of query rows over leaves of cached keys: scores, exponentials, and the sum of the values. Included
-// once per SIMD target.
+// Computes a tile of query rows over leaves of cached keys: scores, exponentials, and weighted sums of the values.
+// Included once per SIMD target.
 #if defined(ATTEND_CPU_TILE_PASS_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef ATTEND_CPU_TILE_PASS_INL
 #undef ATTEND_CPU_TILE_PASS_INL
@@ -22,7 +22,7 @@ namespace attend::cpu::HWY_NAMESPACE {
 
 using core::DecodeProblem;
 
-/// Conversion of products to scores.
+/// Factors that convert products q.k to scores.
 struct ScoreUnit {
   ScaleParts scale;
   bool products_are_scores;
@@ -35,14 +35,15 @@ struct ScoreUnit {
   [[nodiscard]] float log2_per_score() const { return static_cast<float>(nats_per_score() * kLog2E); }
 };
 
-// rows of an 8-bit cache that are converted to floats at a time: 16 KiB for 128 columns
+// Number of rows of an 8-bit cache that are converted to floats at a time. 128 columns take 16 KiB.
 constexpr int kRowsWidened = 32;
 static_assert(kRowsWidened % kKeysAtOnce == 0 && kLeaf % kRowsWidened == 0);
 static_assert(kLeavesAtOnce * kRowsWidened <= kMostAhead && kLeavesAtOnce % kKeysAtOnce == 0);
-constexpr int kRowsOfSeveral = kTileRows / kLeavesAtOnce;  // maximum query rows for several leaves at a time
+// Largest number of query rows for which several leaves are computed at a time.
+constexpr int kRowsOfSeveral = kTileRows / kLeavesAtOnce;
 
-/// A tile on its way over leaves. T is the type of the cache, or float for an 8-bit cache, whose rows are converted to
-/// floats, a few at a time, before they are multiplied.
+/// State of a tile while it visits leaves. T is the type of the cache. For an 8-bit cache, T is float, and a few rows
+/// at a time are converted to floats before they are multiplied.
 template <class T>
 class TilePass {
  public:
@@ -67,8 +68,9 @@ class TilePass {
            Scratch::size_of(row_floats(p)) + Scratch::size_of(widened_floats(p));
   }
 
-  /// Computes the results over the keys of the leaves that start with number `leaf`, each leaf in a separate state.
-  /// Returns the number of leaves computed: several if that is faster, and none from number `end` on.
+  /// Computes the results for the keys of one or more leaves, starting with leaf number `leaf`. Each leaf's result is
+  /// stored in a separate state. Computes several leaves if that is faster, but none from number `end` on. Returns the
+  /// number of leaves computed.
   int visit(std::int64_t leaf, std::int64_t end, const State* states) {
     const KeyRange of_tile = tile_.keys(p_);
     const bool takes_several = !widens_ && tile_.prefetches && tile_.rows <= kRowsOfSeveral &&
@@ -95,9 +97,9 @@ class TilePass {
   /// Returns the scores of row r in leaf n of the visited leaves.
   [[nodiscard]] float* scores_of(int n, int r) const { return scores_ + (n * kRowsOfSeveral + r) * kLeaf; }
 
-  /// Multiplies the query rows with the keys, in the order of keys_.
+  /// Multiplies the query rows with the keys. The keys are in the order of keys_.
   void multiply_keys() {
-    // distance between scores of neighbouring keys
+    // Distance in floats between the scores of neighbouring keys.
     const std::int64_t step = keys_.leaves > 1 ? kRowsOfSeveral * kLeaf : 1;
     const std::int64_t row_bytes = p_.head_dim * dtype_bytes(p_.k.dtype);
     const std::int64_t wanted = kKeyBytesAhead / row_bytes / keys_.leaves;
@@ -117,8 +119,8 @@ class TilePass {
     }
   }
 
-  /// Adds values, weighted by the exponentials of the scores, to each leaf's state: a few rows of one leaf, then of the
-  /// next.
+  /// Adds values to each leaf's state, weighted by the exponentials of the scores. Alternates between leaves after a
+  /// few rows.
   void add_weighted_values(const State* states) {
     const std::int64_t at_once = values_at_once();
     const std::int64_t step = widens_ ? 1 : keys_.leaves;
@@ -136,15 +138,15 @@ class TilePass {
     }
   }
 
-  /// Returns a prefetch of `count` rows of the cache, spread over the products of `count` rows of `cols` columns with
-  /// all query rows.
+  /// Returns an object that prefetches `count` rows of the cache. The prefetches are spread over the products of all
+  /// query rows with `count` rows of `cols` columns.
   [[nodiscard]] LinesAhead lines_ahead(const void* const* rows, std::int64_t count, std::int64_t cols) const {
     const int row_blocks = tile_.rows / kRowsAtOnce + (tile_.rows >> 1 & 1) + (tile_.rows & 1);
     return {rows, count, cols * dtype_bytes(p_.k.dtype), row_blocks * cols * static_cast<std::int64_t>(sizeof(T))};
   }
 
-  /// Returns the number of value rows that are read in a block, once for each few query rows. The block stays in the
-  /// first-level cache.
+  /// Returns the number of value rows in a block. Each group of a few query rows reads the block again, so it must stay
+  /// in the first-level cache.
   [[nodiscard]] std::int64_t values_at_once() const {
     if (widens_) return kRowsWidened;
     if (!tile_.prefetches) return kMostValuesAtOnce;
@@ -161,8 +163,8 @@ class TilePass {
     return core::is_quantized(p.k.dtype) ? kRowsWidened * row_floats(p) : 0;
   }
 
-  /// Returns `count` rows of the cache, rows[i * step], as rows of T: in place, or converted to floats, one after
-  /// another. Converted rows are valid until the next call.
+  /// Returns `count` rows of the cache, rows[i * step], as rows of T. The result points into the cache, or to copies
+  /// converted to floats. Converted copies are valid until the next call.
   HWY_INLINE const void* const* rows_of_type(const void* const* rows, std::int64_t step, std::int64_t count,
                                              std::int64_t cols) {
     if constexpr (std::is_same_v<T, float>) {
@@ -178,7 +180,7 @@ class TilePass {
     for (int r = 0; r < tile_.rows; ++r) {
       const core::Matrix rows = core::q_matrix(p_.q, tile_.sequence, tile_.head(p_, r));
       const std::int64_t begin = tile_.row(p_, r) * rows.row_stride;
-      if constexpr (std::is_same_v<T, float>) {  // with an 8-bit cache, q has any type
+      if constexpr (std::is_same_v<T, float>) {  // if the cache has 8 bits, q may have any type
         with_type(rows.data, rows.dtype, [&](const auto* data) HWY_ATTR { pack_query(data + begin, r); });
       } else {
         pack_query(static_cast<const T*>(rows.data) + begin, r);
@@ -204,8 +206,8 @@ class TilePass {
            !p_.tree_hides(tile_.sequence, i, key);
   }
 
-  /// Turns products into scores. Scores of keys that the row does not see become -inf, as do the last ones, up to full
-  /// vectors.
+  /// Turns products into scores. The scores of keys that the row does not see become -inf, and so do those after the
+  /// last key, up to a full vector.
   void finish_scores(int n, int r) {
     const LeafKeys& keys = keys_.leaf[n];
     float* s = scores_of(n, r);
@@ -224,7 +226,7 @@ class TilePass {
     }
   }
 
-  /// Applies the transform and ALiBi to scores in nats.
+  /// Applies the score transform and ALiBi. The results are scores in nats.
   void transform(int n, int r, std::int64_t whole) {
     float* s = scores_of(n, r);
     const core::DecodeSequence& seq = tile_.sequence;
@@ -248,13 +250,15 @@ class TilePass {
     }
   }
 
-  /// Turns the row's scores in leaf n into exponentials, and computes their maximum and sum.
+  /// Turns the scores of row r in leaf n into exponentials. Also computes the maximum of the scores and the sum of the
+  /// exponentials.
   void softmax(int n, int r, const State& state) {
     const LeafKeys& keys = keys_.leaf[n];
     finish_scores(n, r);
     float* s = scores_of(n, r);
     Vector top = hn::Set(kFloats, -kInfinity);
-    // If a score is NaN, Max drops it, because it is the first operand; its exponential is NaN all the same.
+    // If a score is NaN, Max drops it, because the score is the first operand. The exponential of that score is still
+    // NaN.
     for (std::int64_t j = 0; j < keys.count; j += kLanes) top = hn::Max(hn::LoadU(kFloats, s + j), top);
     const float row_max = hn::GetLane(hn::MaxOfLanes(kFloats, top));
     const Vector base = hn::Set(kFloats, row_max == -kInfinity ? 0.0F : row_max);
@@ -267,10 +271,11 @@ class TilePass {
     }
     state.row_max[r] = row_max;
     state.row_sum[r] = hn::GetLane(hn::SumOfLanes(kFloats, sum));
-    if (p_.v_descale.data != nullptr) keys.multiply(s, keys.v_descale);  // weights of the value elements
+    if (p_.v_descale.data != nullptr) keys.multiply(s, keys.v_descale);  // the factors of V become part of the weights
   }
 
-  /// Checks full chunks, because half of the columns of the last chunk may lie in its second vector.
+  /// Returns whether all columns are finite. Checks full chunks, because half of the columns of the last chunk may lie
+  /// in its second vector.
   [[nodiscard]] bool is_finite(const float* o) const {
     Vector differences = hn::Zero(kFloats);  // x - x is 0 for finite x, NaN otherwise
     for (std::int64_t c = 0; c < round_up(p_.head_dim_v, kChunk); c += kLanes) {
@@ -280,8 +285,8 @@ class TilePass {
     return hn::AllTrue(kFloats, hn::Eq(differences, differences));
   }
 
-  /// Recomputes the row's sum of values over the keys that it sees. Other keys must not contribute, because 0 * NaN is
-  /// NaN.
+  /// Recomputes the row's sum of values from only the keys that it sees. Hidden keys must not contribute at this point,
+  /// because 0 * NaN is NaN.
   void sum_seen_values(int n, int r, float* o) {
     const float* p = scores_of(n, r);
     std::fill_n(o, round_up(p_.head_dim_v, kChunk), 0.0F);
@@ -302,7 +307,7 @@ class TilePass {
   const DecodeTile& tile_;
   ScoreUnit unit_;
   std::int64_t q_stride_;
-  std::int64_t columns_;  // columns of a state
+  std::int64_t columns_;  // padded columns of a state
   float* q_;
   float* scores_;
   float* missing_;

@@ -19,18 +19,19 @@ using cuda::DevicePointer;
 using cuda::Event;
 using cuda::StreamHandle;
 
-constexpr std::size_t kAlignment = 256;  // alignment of each message's memory
+constexpr std::size_t kAlignment = 256;  // alignment in bytes of the memory of each message
 
 std::size_t rounded(std::size_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-/// Returns the pair at an address of the call's GPU.
+/// Returns `pair` with its memory at `address` of the call's GPU.
 Pair placed(const Pair& pair, DevicePointer address, Device device) {
   return pair.at(reinterpret_cast<std::byte*>(address), device);  // NOLINT(performance-no-int-to-ptr)
 }
 
-/// Returns the maximum bytes, over all owners, of their keys and values, or of their gradients.
+/// Returns the largest size in bytes of pair_of(call, owner) over all owners. A pair holds an owner's keys and values,
+/// or their gradients.
 template <class PairOf>
 std::size_t most_bytes(const Call& call, PairOf pair_of) {
   std::size_t most = 0;
@@ -38,8 +39,8 @@ std::size_t most_bytes(const Call& call, PairOf pair_of) {
   return rounded(most);
 }
 
-/// Returns whether kernels can read the caller's k or v in place. Backends have only been checked for dense tensors
-/// with rows of the same length.
+/// Returns whether kernels can read the caller's k or v in place. Backends have been checked only for dense tensors
+/// whose rows have the same length, so other tensors are copied.
 bool is_readable(const Tensor& t) {
   constexpr std::int64_t kBytes = 16;
   const auto is_multiple = [&](std::int64_t elements) { return elements * dtype_bytes(t.dtype) % kBytes == 0; };
@@ -51,11 +52,11 @@ DevicePointer address_of(const Pair& pair) {
   return reinterpret_cast<DevicePointer>(pair.first.data);
 }
 
-/// State of a pass: memory, messages, and the events that order them.
+/// State of a pass: the memory of its messages, and the events that order its streams.
 class Pass {
  public:
-  /// @param blocks  number of gradient blocks: 0 in a forward pass, which has two blocks of keys and values. A backward
-  ///   pass has a third block of keys and values, for the rank's own keys
+  /// @param blocks  number of gradient blocks. It is 0 in a forward pass, which has two blocks of keys and values. A
+  ///   backward pass has a third block of keys and values, which holds the rank's own keys
   Pass(Transport& transport, const Call& call, StreamHandle stream, std::size_t blocks)
       : transport_(transport),
         call_(call),
@@ -69,9 +70,9 @@ class Pass {
 
   void finish() { state_.give_back(stream_); }
 
-  /// Returns the rank's own keys for its kernels: the caller's tensors if kernels can read them, otherwise a dense
-  /// copy. If the keys travel, the dense copy is made before the first kernel, because that kernel fills the GPU and
-  /// the copy would wait for its end.
+  /// Returns the rank's own keys and values for its kernels: the caller's tensors if kernels can read them, otherwise a
+  /// dense copy. If the keys are sent to another rank, the dense copy is made before the first kernel starts. That
+  /// kernel occupies the full GPU, so a later copy would wait for its end.
   [[nodiscard]] Pair pack_own() {
     const core::Problem& p = call_.problem;
     const Pair dense = keys(0);
@@ -92,19 +93,19 @@ class Pass {
   [[nodiscard]] Timeline* timeline() const { return transport_.timeline(); }
   [[nodiscard]] Device device() const { return device_; }
 
-  /// Returns the memory of the keys of a step. Steps alternate between two blocks; the rank's own keys may have a
-  /// separate block.
+  /// Returns the memory for the keys of a step. Steps alternate between two blocks. In a backward pass, the first step
+  /// uses a third block.
   [[nodiscard]] Pair keys(int step) const {
     const std::size_t block = step == 0 && key_blocks_ > 2 ? 2 : static_cast<std::size_t>(step % 2);
     return placed(key_pair(call_, call_.plan.owner(step)), memory_ + block * key_bytes_, device_);
   }
-  /// Returns block number `block` of gradients, laid out for an owner's keys.
+  /// Returns block `block` of gradients, with the layout of the owner's keys.
   [[nodiscard]] Pair gradients(std::size_t block, int owner) const {
     return placed(gradient_pair(call_, owner), memory_ + key_blocks_ * key_bytes_ + block * gradient_bytes_, device_);
   }
 
-  /// Queues an exchange that begins when the caller's stream reaches this point. `done` is recorded when all messages
-  /// are sent and received; it stays empty if there are none.
+  /// Queues an exchange that begins when the caller's stream reaches this point. Records `done` behind the last
+  /// message. If there are no messages, `done` stays empty.
   void exchange(int step, std::vector<DeviceMessage> sends, std::vector<DeviceMessage> receives,
                 std::optional<Event>& done) {
     const auto is_empty = [](const DeviceMessage& m) { return m.bytes == 0; };
@@ -136,9 +137,9 @@ DeviceMessage message(int peer, const Pair& pair) {
   return {peer, address_of(pair), pair.bytes};
 }
 
-/// Calls visit(step, keys), where keys is null if the rank holds none in the step. The transfer of the next step's keys
-/// overlaps the work that visit() queues on the stream.
-/// @param own  the keys of the first step
+/// Calls visit(step, keys) for each step. `keys` is null if the rank holds no keys in the step. The transfer of the
+/// next step's keys overlaps the work that visit() queues on the stream.
+/// @param own  the rank's own keys, which it holds in the first step
 template <class Visit>
 void for_each_step_on_device(Pass& pass, const Call& call, const Pair& own, Visit visit) {
   const Plan& plan = call.plan;
@@ -146,17 +147,19 @@ void for_each_step_on_device(Pass& pass, const Call& call, const Pair& own, Visi
     const Pair held = pass.keys(step);
     std::vector<DeviceMessage> sends, receives;
     if (plan.sends(step)) sends.push_back(message(plan.next(), held));
-    // Overwrites the keys of the previous step, because the products with them are on the stream before this point.
+    // The next keys overwrite those of the previous step. This is safe because the stream already contains all work
+    // that reads them.
     if (plan.holds(step + 1)) receives.push_back(message(plan.previous(), pass.keys(step + 1)));
     std::optional<Event> moved;
     pass.exchange(step, std::move(sends), std::move(receives), moved);
     visit(step, !plan.holds(step) ? nullptr : step == 0 ? &own : &held);
-    // the keys of the next step have arrived, and this step's memory may be reused
+    // From here on the stream may read the keys of the next step and overwrite this step's memory.
     if (moved) moved->make_wait(pass.stream());
   }
 }
 
-/// Sums of dk and dv of an owner's keys, written piece by piece.
+/// Sums of dk and dv for an owner's keys. Each piece writes or adds to some rows; `written` records which rows have a
+/// value.
 struct KeySums {
   Pair pair;
   WrittenRows written = {};
@@ -164,10 +167,11 @@ struct KeySums {
   [[nodiscard]] std::array<Tensor, 2> tensors() const { return {pair.first, pair.second}; }
 };
 
-/// The sums of dk and dv of other ranks' keys, while they travel around the ring, one step behind the keys, and return
-/// to their owners. The sums of the rank's own keys over its own rows stay. Blocks 0 and 1 hold this rank's share of a
-/// step, alternating; block 2 receives from the previous rank, 3 receives the sums of this rank's keys from the others,
-/// and 4 holds those that stay.
+/// The sums of dk and dv for other ranks' keys. They travel around the ring one step behind the keys, and return to
+/// their owners. The contribution of a rank's rows to its own keys does not travel. The class uses five blocks of
+/// gradients. Blocks 0 and 1 alternate from step to step and hold this rank's contribution to the step's keys. Block 2
+/// receives sums from the previous rank. Block 3 receives the other ranks' sums for this rank's keys. Block 4 holds
+/// this rank's contribution to its own keys.
 class DeviceGradientRing {
  public:
   static constexpr std::size_t kBlocks = 5;
@@ -175,20 +179,21 @@ class DeviceGradientRing {
   DeviceGradientRing(Pass& pass, const Call& call)
       : pass_(pass), call_(call), plan_(call.plan), own_{pass.gradients(kOwn, call.plan.rank())} {}
 
-  /// Returns the sums of the rank's own keys over its own rows. May be called at any time.
+  /// Returns this rank's contribution to the gradients of its own keys. May be called at any time.
   [[nodiscard]] KeySums& own() { return own_; }
 
-  /// Returns memory for this rank's share of the gradients of the keys that it holds in the step. Not for the first
-  /// step.
+  /// Returns memory for this rank's contribution to the gradients of the keys that it holds in the step. Must not be
+  /// called for the first step, which handles the rank's own keys.
   [[nodiscard]] KeySums begin(int step) const {
     return {pass_.gradients(static_cast<std::size_t>(step % 2), plan_.owner(step))};
   }
 
-  /// Adds the previous ranks' sums for the step's keys to `share` (null: no keys are held), and sends it on. Call in
-  /// every step except the first.
+  /// Adds the sums of the previous ranks for the step's keys to `share` and sends the result on. `share` is null if the
+  /// rank holds no keys in the step. Must be called in every step except the first.
   void pass_on(int step, KeySums* share) {
     const int owner = plan_.owner(step);
-    wait();  // waits for the exchange of the previous step: received sums may be read, and sent sums may be overwritten
+    // Waits for the exchange of the previous step. Received sums may then be read, and sent sums may be overwritten.
+    wait();
     if (share != nullptr) {
       const TimedSpan span(pass_.timeline(), Activity::kCopy, step, pass_.stream());
       complete(*share);
@@ -207,9 +212,10 @@ class DeviceGradientRing {
     pass_.exchange(step, std::move(sends), std::move(receives), moved_);
   }
 
-  /// Call after the last step and after all updates of own().
+  /// Stores dk and dv. Must be called after the last step and after all updates of own().
   void finish() {
-    wait();  // waits until the returning sums have arrived and the last share has been sent
+    // Waits until the other ranks' sums for this rank's keys have arrived and the last contribution has been sent.
+    wait();
     const TimedSpan span(pass_.timeline(), Activity::kCopy, plan_.num_ranks(), pass_.stream());
     clear_unwritten(own_.written, own_.tensors(), pass_.stream());
     const Problem& p = call_.problem;
@@ -225,13 +231,13 @@ class DeviceGradientRing {
 
  private:
   static constexpr std::size_t kOthers = 2, kHome = 3, kOwn = 4;
-  static constexpr int kFirst = 1;  // the first step with shares, to which no other rank has added
+  static constexpr int kFirst = 1;  // first step with a contribution to send; no other rank has added to it before
 
   void wait() {
     if (moved_) moved_->make_wait(pass_.stream());
     moved_.reset();
   }
-  /// Prepares sums for sending: every byte gets a value.
+  /// Prepares sums for sending. Sets all bytes that have no value yet to 0.
   void complete(KeySums& sums) const {
     clear_unwritten(sums.written, sums.tensors(), pass_.stream());
     clear_gaps(sums.tensors(), pass_.stream());

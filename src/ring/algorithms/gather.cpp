@@ -14,9 +14,9 @@ struct KeyTensors {
   Tensor k, v;
 };
 
-/// The messages of a pass, each with one rank's share of keys. Forward: this rank's keys to every rank that sees them,
-/// and the keys of the ranks that it sees. Backward: the gradients of the latter, and the other ranks' gradients of
-/// this rank's keys.
+/// The messages of a pass. Each contains one rank's keys and values, or their gradients. In forward, this rank sends
+/// its keys to every rank that sees them, and receives the keys of the ranks that it sees. In backward, it also returns
+/// the gradients of the received keys, and receives the other ranks' gradients of its own keys.
 class Gather {
  public:
   Gather(Engine& engine, const Call& call)
@@ -35,7 +35,8 @@ class Gather {
     parcels_ = engine.parcels(specs);
   }
 
-  /// Gathers the keys. Keys that the rank does not see stay undefined.
+  /// Exchanges the keys and values. Returns tensors for the keys of all ranks. Keys that this rank does not see stay
+  /// uninitialised.
   [[nodiscard]] KeyTensors gather() {
     const Parcel& own = parcels_[0];
     engine_.copy(own.tensors[0], call_.problem.k);
@@ -52,7 +53,7 @@ class Gather {
     return all;
   }
 
-  /// Returns zeros, in partial_dtype.
+  /// Returns gradient tensors for the keys of all ranks. They are in partial_dtype and filled with zeros.
   [[nodiscard]] KeyTensors gradients() {
     const KeyTensors all = all_keys(call_.partial_dtype, call_.partial_dtype);
     engine_.fill(all.k, 0);
@@ -60,8 +61,8 @@ class Gather {
     return all;
   }
 
-  /// Sends each owner the sums of its keys. Adds, in the order of ranks, the other ranks' sums of this rank's keys, and
-  /// stores the result.
+  /// Sends each owner the sums for its keys. Adds the other ranks' sums for this rank's keys, in the order of ranks,
+  /// and stores dk and dv.
   void scatter(const KeyTensors& sums) {
     std::vector<Delivery> sends, receives;
     const std::size_t outgoing = 1 + sees_.size(), incoming = outgoing + sees_.size();
@@ -87,7 +88,8 @@ class Gather {
     return {engine_.tensor(k_dtype, k), engine_.tensor(v_dtype, v)};
   }
 
-  /// Calls visit(rows of `all`, rows of the owner's tensors) for each run of the owner's keys, and of their values.
+  /// Calls visit() for each run of the owner's keys, and again for the values. Its arguments are the run's rows in
+  /// `all` and the same rows in the owner's tensors.
   template <class Visit>
   void for_each_run(const KeyTensors& all, int owner, const Parcel& own, Visit visit) const {
     const std::vector<Run>& local = plan_.keys(owner);

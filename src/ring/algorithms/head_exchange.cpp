@@ -12,7 +12,7 @@ HeadExchange::HeadExchange(Engine& engine, HeadLayout layout, std::vector<Dealt>
   const auto add = [&](const std::vector<Dealt>& all, bool of_peer) {
     for (int peer = 0; peer < layout_.size(); ++peer) {
       TensorSpecs spec;
-      const int holder = of_peer ? peer : layout_.mine();  // the member that holds the rows
+      const int holder = of_peer ? peer : layout_.mine();  // the member of the group that holds the rows
       for (const Dealt& d : all) {
         Shape shape = d.heads.shape;
         shape[2] = num_rows(layout_.runs(d.is_of_keys, holder));
@@ -21,7 +21,7 @@ HeadExchange::HeadExchange(Engine& engine, HeadLayout layout, std::vector<Dealt>
       specs.push_back(spec);
     }
   };
-  add(in_, false);  // in the order of Way
+  add(in_, false);  // the order must be that of the enumerators of Way
   add(in_, true);
   add(out_, true);
   add(out_, false);
@@ -72,7 +72,7 @@ void HeadExchange::for_each_parcel(const std::vector<Dealt>& all, Way way, Visit
   }
 }
 
-/// Calls visit(rows of d.heads that correspond to a run of the member, the run).
+/// Calls visit(rows of d.heads, run) for each run of the member. Both arguments denote the same rows.
 template <class Visit>
 void HeadExchange::for_each_run(const Dealt& d, int member, Visit visit) const {
   for (const Run& run : layout_.runs(d.is_of_keys, member)) {

@@ -1,4 +1,5 @@
-// Messages that convert tensors from some rows of all heads to all rows of a share of the heads, and back.
+// Messages that redistribute tensors. Before, a rank has some rows of all heads; afterwards, it has all rows of some
+// heads. The reverse direction is also supported.
 #pragma once
 
 #include <vector>
@@ -8,7 +9,7 @@
 
 namespace attend::ring {
 
-/// Exchanges through the engine, one exchange for each direction.
+/// Redistributes tensors with the engine. Each direction takes one exchange.
 class HeadExchange {
  public:
   /// @param in   tensors that are converted from rows to heads

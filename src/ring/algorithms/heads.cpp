@@ -10,8 +10,9 @@ namespace {
 
 using core::Problem;
 
-/// Splits the problem into parts of one sequence each, for dropout, which needs a head's number among all heads.
-/// Numbers are counted in shares of heads: each sequence counts as num_ranks sequences.
+/// Splits the problem into problems of one sequence each, as dropout requires. The dropout pattern depends on the
+/// number of a head among all heads of all sequences. A rank has 1/num_ranks of the heads of each sequence, so its
+/// problem for sequence s gets the sequence number s * num_ranks + rank.
 std::vector<Problem> sequences_of(const Call& call, const Problem& share) {
   Call inner = {};
   std::vector<Problem> parts;
@@ -28,7 +29,8 @@ std::vector<Problem> sequences_of(const Call& call, const Problem& share) {
   return parts;
 }
 
-/// Without rows or keys there is no problem to run: the filled outputs are the result.
+/// Returns the problems to run. There is none if there are no rows or no keys; the outputs then keep the values that
+/// they were filled with.
 std::vector<Problem> problems_of(const Call& call, const Problem& share) {
   if (share.q.numel() == 0 || share.k.numel() == 0) return {};
   if (share.dropout_p > 0) return sequences_of(call, share);
@@ -51,7 +53,7 @@ void heads_forward(Engine& engine, const Call& call, const Tensor& o, const Tens
   const Share share = forward_share(call, make, o, lse);
   HeadExchange exchange(engine, HeadLayout(call), share.in, share.out);
   exchange.to_heads();
-  engine.fill(share.problem.o, 0);  // values for rows without a part
+  engine.fill(share.problem.o, 0);  // rows that no problem covers keep these values
   if (share.problem.lse) engine.fill(*share.problem.lse, -std::numeric_limits<float>::infinity());
   run(engine, call, share.problem);
   exchange.to_rows();
@@ -63,7 +65,8 @@ void heads_backward(Engine& engine, const Call& call, const Tensor* deltas) {
   const Share share = backward_share(call, make, deltas);
   HeadExchange exchange(engine, HeadLayout(call), share.in, share.out);
   exchange.to_heads();
-  for (const Dealt& gradient : share.out) engine.fill(gradient.heads, 0);  // values for rows and keys without a part
+  // Rows and keys that no problem covers keep these values.
+  for (const Dealt& gradient : share.out) engine.fill(gradient.heads, 0);
   run(engine, call, share.problem);
   exchange.to_rows();
   engine.finish();

@@ -1,5 +1,6 @@
-// All-to-all over heads (DeepSpeed-Ulysses): rank r receives all rows and keys of the r-th share of the heads, computes
-// them as a single device would, and sends every rank the results of its rows.
+// All-to-all over heads (DeepSpeed-Ulysses). Rank r receives all rows and keys of the r-th share of the heads and
+// computes attention for them as a single device would. It then sends every rank the results of that rank's rows.
+//
 // Source: Jacobs et al., DeepSpeed Ulysses (2023).
 #pragma once
 
@@ -7,14 +8,15 @@
 
 namespace attend::ring {
 
-/// Returns the problems of this rank's heads. Their tensors have addresses that must not be accessed. For checks.
+/// Returns the problems for this rank's heads, for use in checks. Their tensors have addresses that must not be
+/// accessed.
 [[nodiscard]] std::vector<core::Problem> problems_of_heads(const Call& call);
 
-/// Computes o and lse of the rank's rows, written to tensors of any float type.
+/// Computes o and lse of the rank's rows. `o` and `lse` may have any float type.
 void heads_forward(Engine& engine, const Call& call, const Tensor& o, const Tensor* lse);
 
 /// Computes dq, dk and dv of the call.
-/// @param deltas  as in make_host_engine; null on a GPU
+/// @param deltas  the argument of make_host_engine; null on a GPU
 void heads_backward(Engine& engine, const Call& call, const Tensor* deltas);
 
 }  // namespace attend::ring

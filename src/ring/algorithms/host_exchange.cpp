@@ -8,8 +8,8 @@
 namespace attend::ring {
 namespace {
 
-/// Calls visit(step, block) in every step, with the keys (first) and values (second) that this rank holds in it, or
-/// null. The transfer of the next block overlaps visit().
+/// Calls visit(step, block) in every step. `block` contains the keys (first) and values (second) that this rank holds
+/// in the step; it is null if there are none. The transfer of the next block overlaps visit().
 template <class Visit>
 void for_each_step(Transport& transport, const Call& call, Visit visit) {
   const Plan& plan = call.plan;
@@ -27,23 +27,24 @@ void for_each_step(Transport& transport, const Call& call, Visit visit) {
       receive = transport.receive(plan.previous(), Channel::kKeysValues, coming.bytes());
     }
     visit(step, plan.holds(step) ? &held : nullptr);
-    if (receive) receive->wait();  // the keys of the next step have arrived
-    if (send) send->wait();        // the memory of this step's keys may be reused
+    if (receive) receive->wait();  // afterwards the keys of the next step may be read
+    if (send) send->wait();        // afterwards this step's keys may be overwritten
     span.end();
     held = std::move(coming);
   }
 }
 
-/// The sums of dk and dv while they travel around the ring.
+/// The sums of dk and dv, which travel around the ring.
 ///
-/// Ranks cannot deadlock in a circle. In a step each rank first receives the previous rank's sums, which were sent in
-/// the step before. It then sends its sums and receives the sums of its own keys, sent in this step. Only then it waits
-/// for its send of the step before.
+/// Ranks cannot deadlock. In a step, each rank first receives the previous rank's sums, which that rank sent in the
+/// step before. It then sends its own sums and receives the sums for its own keys, if they are sent in this step. Only
+/// then does it wait for the end of its send of the step before.
 class GradientRing {
  public:
   GradientRing(Transport& transport, const Call& call) : transport_(transport), call_(call), plan_(call.plan) {}
 
-  /// Passes on the sums of the keys held in a step, after adding this rank's share `mine` (null: it holds none).
+  /// Adds this rank's contribution `mine` to the sums for the keys held in a step, and passes the sums on. `mine` is
+  /// null if the rank holds no keys in the step.
   void pass_on(int step, std::optional<Block> mine) {
     const TimedSpan span(transport_.timeline(), Activity::kExchange, step);
     std::list<InFlight> sent_before = std::move(in_flight_);
@@ -71,7 +72,7 @@ class GradientRing {
     for (const InFlight& sent : sent_before) sent.pending->wait();
   }
 
-  /// Call after the last step.
+  /// Waits for the last sends. Must be called after the last step.
   void finish() {
     for (const InFlight& sent : in_flight_) sent.pending->wait();
     in_flight_.clear();
@@ -80,7 +81,7 @@ class GradientRing {
  private:
   struct InFlight {
     Block block;
-    std::unique_ptr<Pending> pending;  // destroyed before the block
+    std::unique_ptr<Pending> pending;  // declared last, so that it is destroyed before the block that it sends
   };
 
   void send(int to, Block block) {

@@ -1,13 +1,13 @@
-// The ring on the host: keys and values travel around the ring, one step at a time. In backward, the sums of their
+// The ring on the host. Keys and values travel around the ring, one step at a time. In backward, the sums of their
 // gradients follow one step behind, and every rank adds the contribution of its rows. The last rank that sees a block
-// sends the sums to their owner.
+// sends its sums to the owner.
 #pragma once
 
 #include "ring/engine/engine.hpp"
 
 namespace attend::ring {
 
-/// Adds all parts of the rank's rows to the engine's rows; the caller stores them.
+/// Adds the results over all keys to the rows that the engine accumulates. The caller must store them afterwards.
 void exchange_forward(Transport& transport, const Call& call, Engine& engine);
 
 /// Computes dq, dk and dv of the call.

@@ -15,10 +15,10 @@
 namespace attend::ring {
 namespace {
 
-/// Returns whether a row of `rounded`, in 16 bits, is within two roundings of the same row of `exact`. Two, because the
-/// sums of `exact` may have another order.
+/// Returns whether a row of `rounded`, a 16-bit tensor, differs from the same row of `exact` by at most two roundings.
+/// Two are allowed because the sums in `exact` may have been added in another order.
 bool rounds_to(const Tensor& exact, const Tensor& rounded, std::int64_t batch, std::int64_t head, std::int64_t row) {
-  // distance of neighbouring numbers, relative
+  // Relative distance of neighbouring numbers.
   const double spacing = 2 * core::dtype_traits(rounded.dtype).unit_roundoff;
   const double subnormal = std::max(0x1p-24, spacing * core::dtype_traits(rounded.dtype).smallest_normal);
   for (std::int64_t c = 0; c < rounded.shape[3]; ++c) {
@@ -29,9 +29,9 @@ bool rounds_to(const Tensor& exact, const Tensor& rounded, std::int64_t batch, s
   return true;
 }
 
-/// Recomputes o without rounding. With dropout, the rounding of o to 16 bits may be larger than the gradients of a row,
-/// which can cancel. Rows that differ by more than rounding keep the given o, because it may have been merged with keys
-/// outside the ring.
+/// Recomputes o in partial_dtype. With dropout, the error from rounding o to 16 bits may be larger than the gradients
+/// of a row, which can cancel. A row that differs from the given o by more than rounding keeps the given values,
+/// because they may include keys outside the ring.
 Block exact_o(Transport& transport, const Call& call) {
   const Tensor& given = call.problem.o;
   Block exact(call.partial_dtype, given.shape);
@@ -51,7 +51,7 @@ Block exact_o(Transport& transport, const Call& call) {
   return exact;
 }
 
-/// Returns <dout, o> - dlse of the rank's rows.
+/// Returns delta = <dout, o> - dlse for each of the rank's rows.
 Block deltas_of(const Call& call, const Tensor& o) {
   const core::Problem& p = call.problem;
   const Shape& shape = o.shape;
@@ -92,7 +92,7 @@ void forward_on_host(Transport& transport, const Call& call, const Tensor& o, co
 void backward_on_host(Transport& transport, const Call& call) {
   const core::Problem& p = call.problem;
   Block o;
-  // the same on every rank, because all ranks must run the forward
+  // This condition has the same value on every rank, because all ranks must take part in the forward pass.
   const bool coarse = core::is_narrow(p.o.dtype) && p.dropout_p > 0;
   if (coarse) o = exact_o(transport, call);
   const Block deltas = deltas_of(call, coarse ? o.first() : p.o);

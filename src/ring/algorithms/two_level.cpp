@@ -8,7 +8,8 @@ namespace {
 
 using core::Problem;
 
-/// The ring of the ranks that have the same number in their groups. Each rank of this ring stands for a group.
+/// Transport of the ring between groups. Its ranks are those that have the same number within their groups. Each stands
+/// for its group.
 class GroupTransport : public Transport {
  public:
   GroupTransport(Transport& all, const Call& call) : all_(all), call_(call) { record_in(all.timeline()); }
@@ -44,8 +45,8 @@ class GroupTransport : public Transport {
   const Call& call_;
 };
 
-/// Runs the exchange between groups. With dropout, runs each batch entry separately, because dropout needs a head's
-/// number among all heads.
+/// Runs the exchange between groups. With dropout, runs each batch entry separately, because the dropout pattern
+/// depends on the number of the sequence, which HeadShare::first_sequence states for one entry only.
 void run_between_groups(Transport& transport, const Call& call, const Problem& share, const ExchangePass& exchange) {
   GroupTransport groups(transport, call);
   Call inner = call_between_groups(call, share);
@@ -57,7 +58,8 @@ void run_between_groups(Transport& transport, const Call& call, const Problem& s
   }
 }
 
-/// Calls engine.finish() between the steps to return the memory of messages, because the exchange borrows it too.
+/// Calls engine.finish() after each exchange of heads. This returns the memory of messages, which the exchange between
+/// groups also borrows.
 void run(Transport& transport, Engine& engine, const Call& call, const Share& share, const ExchangePass& exchange) {
   HeadExchange(engine, HeadLayout(call), share.in, {}).to_heads();
   engine.finish();

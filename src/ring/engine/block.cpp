@@ -11,7 +11,7 @@
 namespace attend::ring {
 namespace {
 
-/// Calls visit(batch, head, row) for every row, with one task per head.
+/// Calls visit(batch, head, row) for every row. Each head of each batch entry is one task.
 template <class Visit>
 void for_each_row(const Shape& shape, Visit visit) {
   cpu::parallel_for(shape[0] * shape[1], cpu::max_threads(), [&](std::int64_t index) {
@@ -59,7 +59,7 @@ void convert(const Tensor& to, const Tensor& from) {
 }
 
 Pair Pair::of(DType first_dtype, const Shape& first_shape, DType second_dtype, const Shape& second_shape) {
-  constexpr std::int64_t kAlignment = 64;  // alignment of the second tensor, for any dtype
+  constexpr std::int64_t kAlignment = 64;  // alignment in bytes of the second tensor, sufficient for any dtype
   Pair pair = {Tensor::bhsd<void>(nullptr, first_dtype, first_shape),
                Tensor::bhsd<void>(nullptr, second_dtype, second_shape), 0};
   const std::int64_t second_at = cpu::round_up(pair.first.numel() * dtype_bytes(first_dtype), kAlignment);

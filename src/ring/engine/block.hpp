@@ -1,4 +1,4 @@
-// Dense tensors that the ring owns: messages and partial results.
+// Dense tensors whose memory the ring owns. They hold messages and partial results.
 #pragma once
 
 #include <cstddef>
@@ -9,29 +9,31 @@
 
 namespace attend::ring {
 
-/// Returns a view of rows [begin, begin + count) (dimension 2) of a tensor.
+/// Returns a view of `count` rows of a tensor, starting with row `begin`. Rows are dimension 2.
 [[nodiscard]] Tensor rows_of(const Tensor& t, std::int64_t begin, std::int64_t count);
 
-/// Computes to += from, of equal shapes, each f32 or f64.
+/// Computes to += from. The tensors have equal shapes, and each is f32 or f64.
 void accumulate(const Tensor& to, const Tensor& from);
 
-/// Computes to = from, of equal shapes and any float types, each element rounded once. Equal types are copied bytewise.
+/// Computes to = from. The tensors have equal shapes and any float types. Each element is rounded once; equal types are
+/// copied bytewise.
 void convert(const Tensor& to, const Tensor& from);
 
-/// Two dense tensors one after another, keys and values or their gradients, sent as one message.
+/// Two dense tensors in one piece of memory, sent as one message. They are keys and values, or the gradients of both.
 struct Pair {
   Tensor first, second;
-  std::size_t bytes;  ///< from the start of the first to the end of the second
+  std::size_t bytes;  ///< from the start of the first tensor to the end of the second
 
-  /// @param second_shape  zeros: there is no second tensor
+  /// @param second_shape  all zeros if there is no second tensor
   [[nodiscard]] static Pair of(DType first_dtype, const Shape& first_shape, DType second_dtype,
                                const Shape& second_shape);
 
-  /// Returns the same pair at an address of a device, a multiple of 64, where the first tensor begins.
+  /// Returns the same pair with its memory at `memory`. The address must be a multiple of 64; the first tensor begins
+  /// there.
   [[nodiscard]] Pair at(std::byte* memory, Device device = {}) const;
 };
 
-/// Memory for one or two dense tensors, uninitialised.
+/// Uninitialised memory for one or two dense tensors.
 class Block {
  public:
   Block() = default;

@@ -1,5 +1,5 @@
-// Passes on a GPU: kernels on the caller's stream, messages on a separate stream of the context, and events between the
-// two. The host waits for neither.
+// Passes on a GPU. Kernels run on the caller's stream, messages on a separate stream of the context, and events order
+// the two streams. The host waits for neither stream.
 #include <array>
 #include <bit>
 #include <limits>
@@ -33,7 +33,7 @@ class DeviceEngine : public Engine {
         stream_(stream) {}
 
   [[nodiscard]] std::vector<Parcel> parcels(std::span<const TensorSpecs> specs) override {
-    constexpr std::size_t kAlignment = 256;  // alignment of each message
+    constexpr std::size_t kAlignment = 256;  // alignment in bytes of each message
     std::vector<Parcel> all;
     std::size_t total = 0;
     for (const TensorSpecs& spec : specs) {
@@ -84,14 +84,14 @@ class DeviceEngine : public Engine {
     const std::vector<DeviceMessage> outgoing = messages(sends), incoming = messages(receives);
     if (outgoing.empty() && incoming.empty()) return;
     cuda::Event ready, done;
-    ready.record(stream_);  // the sent memory has been written, and the receive memory has been read
+    ready.record(stream_);  // at this point all sends have been written, and the receive buffers are no longer read
     ready.make_wait(state_.stream());
     {
       const TimedSpan span(timeline(), Activity::kExchange, 2 * exchanges_++, state_.stream());
       transport_.exchange(outgoing, incoming);
     }
     done.record(state_.stream());
-    done.make_wait(stream_);  // received memory may be read, and sent memory may be overwritten
+    done.make_wait(stream_);  // from here on received memory may be read, and sent memory may be overwritten
   }
 
   void run(const Problem& problem) override {
@@ -152,7 +152,7 @@ class DeviceEngine : public Engine {
   int exchanges_ = 0;
   std::vector<cuda::Scratch> memory_;
   Tensor o_ = {}, lse_ = {}, dq_ = {};
-  WrittenRows written_;  // rows of o_, or of dq_
+  WrittenRows written_;  // rows of o_ (forward) or of dq_ (backward) that have a value
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Tracks rows of GPU tensors that have no value yet. All work is queued on the stream; the device's context must be
-// current.
+// Initialises rows of GPU tensors that have no value yet. All work is queued on the stream. The device's context must
+// be current.
 #pragma once
 
 #include <span>
@@ -11,16 +11,17 @@
 
 namespace attend::ring {
 
-/// Clears the gaps between a message's tensors, which are stored one after another. The gaps are sent too, so they need
-/// a defined value.
+/// Sets the gaps between the tensors of a message to 0. The tensors are stored one after another, and the gaps are sent
+/// too, so they need a defined value.
 void clear_gaps(std::span<const Tensor> tensors, cuda::StreamHandle stream);
 
-/// Call before a part writes these rows of dense tensors. `written` records the rows that have a value. Returns true if
-/// the part must store its rows. Otherwise the part must add to them, and the function clears rows without a value.
+/// Must be called before a part writes the given rows of dense tensors. `written` records the rows that have a value.
+/// Returns true if the part must store its rows. Otherwise the part must add to them, and this function has set rows
+/// without a value to 0.
 [[nodiscard]] bool stores_rows(WrittenRows& written, const Run& rows, std::span<const Tensor> dense,
                                cuda::StreamHandle stream);
 
-/// Clears all rows of dense tensors that have no value.
+/// Sets all rows of dense tensors that have no value to 0.
 void clear_unwritten(WrittenRows& written, std::span<const Tensor> dense, cuda::StreamHandle stream);
 
 }  // namespace attend::ring

@@ -1,5 +1,6 @@
-// Merges partial results over different keys by their log-sum-exp (core/merged_lse.hpp).
-// Source: Liu et al., Ring Attention (2023); the merge: Milakov & Gimelshein (2018), section 3.1.
+// Merges results over different keys by their log-sum-exp (core/merged_lse.hpp).
+//
+// Source: Liu et al., Ring Attention (2023). Source of the formula: Milakov & Gimelshein (2018), section 3.1.
 #pragma once
 
 #include <cstdint>
@@ -9,18 +10,19 @@
 
 namespace attend::ring {
 
-/// o and lse of a rank's rows over the keys seen so far, in float64.
+/// o and lse of a rank's rows over the keys added so far, in float64.
 class MergedRows {
  public:
-  /// @param shape  of o: (batch, num_heads_q, seqlen_q, head_dim_v)
+  /// @param shape  shape of o: (batch, num_heads_q, seqlen_q, head_dim_v)
   explicit MergedRows(const Shape& shape);
 
-  /// Merges a part: rows [row_begin, row_begin + o.shape[2]) of all heads of batch entries 0 to o.shape[0] - 1.
-  /// @param o    f32 or f64
+  /// Merges the result of a part into rows [row_begin, row_begin + o.shape[2]) of all heads of the first o.shape[0]
+  /// batch entries.
+  /// @param o    f32 or f64 (batch, num_heads_q, rows, head_dim_v)
   /// @param lse  any float type (batch, num_heads_q, rows, 1)
   void add(std::int64_t row_begin, const Tensor& o, const Tensor& lse);
 
-  /// Writes o, and lse unless null, rounded to their dtypes.
+  /// Writes o, and lse if it is not null, rounded to their dtypes.
   void store(const Tensor& o, const Tensor* lse) const;
 
  private:

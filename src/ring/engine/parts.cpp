@@ -7,8 +7,8 @@
 namespace attend::ring {
 namespace {
 
-/// Returns the piece's rows and keys of a bias or mask that has all keys. If the keys are not contiguous, the result is
-/// a copy in `gathered`, which stores a broadcast row once.
+/// Returns the piece's rows and columns of a bias or mask that has a column for every key. If the columns are not
+/// contiguous, the result is a copy in `gathered`. The copy stores a broadcast row once.
 Tensor columns(const Tensor& t, const Piece& piece, Block& gathered) {
   Tensor view = rows_of(t, piece.rows.local_begin, piece.rows.length);
   view.data = static_cast<std::byte*>(view.data) + piece.keys.position * dtype_bytes(t.dtype);
@@ -63,7 +63,9 @@ core::Problem Parts::problem(const Piece& piece, const Tensor& k, const Tensor& 
   const auto rows = [&](Tensor& t) { t = rows_of(t, piece.rows.local_begin, piece.rows.length); };
   core::Problem part = call_.problem;
   core::Placement& at = part.as_part().placement.emplace(piece.placement);
-  if (call_.heads.count > 1) {  // each sequence counts as heads.count sequences, one for each share of the heads
+  // The dropout pattern depends on a head's number among all heads. If the heads are split into heads.count shares,
+  // each share is therefore numbered as a separate sequence.
+  if (call_.heads.count > 1) {
     std::int64_t& sequence = at.sequence_begin;
     sequence = (sequence + call_.heads.first_sequence) * call_.heads.count + call_.heads.index;
   }
@@ -76,7 +78,7 @@ core::Problem Parts::problem(const Piece& piece, const Tensor& k, const Tensor& 
   part.dlse.reset();
   if (part.bias) part.bias = columns(*part.bias, piece, bias_);
   if (part.mask) part.mask = columns(*part.mask, piece, mask_);
-  if (part.varlen) {  // the piece belongs to one sequence
+  if (part.varlen) {  // a piece belongs to one sequence
     part.varlen.reset();
     part.num_sequences = 1;
     if (part.alibi_slopes) {

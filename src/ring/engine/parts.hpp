@@ -1,4 +1,4 @@
-// Turns the pieces of a call into problems for a backend, and lays out blocks of keys.
+// Turns the pieces of a call into problems for a backend, and computes the layout of blocks of keys.
 #pragma once
 
 #include "ring/engine/block.hpp"
@@ -6,17 +6,17 @@
 
 namespace attend::ring {
 
-/// Makes problems of pieces of a call.
+/// Makes the problem for each piece of a call.
 class Parts {
  public:
   explicit Parts(const Call& call) : call_(call) {}
 
-  /// Returns the problem of the piece: the rank's rows against the piece's keys, in a block of keys and values that
-  /// starts with the owner's key 0. The caller sets the outputs (o and lse, or dq, dk and dv). Valid until the next
-  /// call, because a gathered bias is stored in this object.
+  /// Returns the problem of the piece: the rank's rows against the piece's keys. `k` and `v` hold all keys and values
+  /// of an owner. The caller must set the outputs (o and lse, or dq, dk and dv). The problem is valid until the next
+  /// call, because this object stores a gathered bias.
   [[nodiscard]] core::Problem problem(const Piece& piece, const Tensor& k, const Tensor& v);
 
-  /// Returns the problem of a piece of a call whose tensors, including outputs, hold all rows and keys.
+  /// Returns the problem of a piece if all tensors of the call, including outputs, have the rows and keys of all ranks.
   [[nodiscard]] core::Problem whole_problem(const Piece& piece);
 
  private:
@@ -24,7 +24,8 @@ class Parts {
   Block bias_, mask_;
 };
 
-/// Lay out the keys and values of `owner` in their dtypes, and their gradients in partial_dtype. Without memory.
+/// Return the layout, without memory, of the keys and values of `owner` in their dtypes, or of their gradients in
+/// partial_dtype.
 [[nodiscard]] Pair key_pair(const Call& call, int owner);
 [[nodiscard]] Pair gradient_pair(const Call& call, int owner);
 

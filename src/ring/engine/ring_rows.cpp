@@ -16,8 +16,8 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
-constexpr int kBlocksPerMultiprocessor = 8;  // 2048 threads
-constexpr int kVector = 4;                   // elements
+constexpr int kBlocksPerMultiprocessor = 8;  // together 2048 threads, the limit of a multiprocessor
+constexpr int kVector = 4;                   // elements that a thread moves at once
 
 KernelSpec spec_of(ElementType to, ElementType from, int vector, bool adds, const char* arch) {
   return {.name = "ring_rows",
@@ -43,7 +43,7 @@ std::shared_ptr<const Kernel> loaded(ElementType to, ElementType from, int vecto
   return kernel;
 }
 
-/// Returns whether runs of kVector elements are aligned, so that they can be moved at once.
+/// Returns whether the tensor consists of aligned groups of kVector elements, which a thread can move at once.
 bool has_runs(const Tensor& t) {
   const std::int64_t bytes = kVector * dtype_bytes(t.dtype);
   bool has = reinterpret_cast<std::intptr_t>(t.data) % bytes == 0 && t.shape[3] % kVector == 0;
@@ -55,7 +55,7 @@ TensorStrides strides(const Tensor& t) {
   return {t.stride[0], t.stride[1], t.stride[2]};
 }
 
-/// other: f32, or null.
+/// Queues one kernel. `other` is a second addend of type f32, or null.
 void run(const Tensor& to, const Tensor& from, const Tensor* other, StreamHandle stream) {
   if (to.numel() == 0) return;
   const bool adds = other != nullptr;

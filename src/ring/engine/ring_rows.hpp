@@ -1,4 +1,4 @@
-// Copies, conversions and sums of GPU tensors, for rings. The device's context must be current.
+// Copies, converts and adds GPU tensors for rings. The device's context must be current.
 #pragma once
 
 #include <span>
@@ -10,17 +10,17 @@
 
 namespace attend::cuda {
 
-/// Queues to = from on the stream, each element rounded once. Equal shapes, any strides with last stride 1; f32, f16,
-/// bf16.
+/// Queues to = from on the stream. Each element is rounded once. The tensors have equal shapes, types f32, f16 or bf16,
+/// and any strides whose last is 1.
 void convert_rows(const Tensor& to, const Tensor& from, StreamHandle stream);
 
-/// Queues to += from on the stream; both f32.
+/// Queues to += from on the stream. Both tensors are f32.
 void add_rows(const Tensor& to, const Tensor& from, StreamHandle stream);
 
-/// Queues to = a + b on the stream, each element rounded once; a and b are f32. to may be b.
+/// Queues to = a + b on the stream. Each element is rounded once. `a` and `b` are f32, and `to` may be the tensor `b`.
 void store_sum_of_rows(const Tensor& to, const Tensor& a, const Tensor& b, StreamHandle stream);
 
-/// Returns the specs of all kernels of these functions, for `attend compile` and the tests.
+/// Returns the specs of all kernels that these functions use. `attend compile` and the tests read them.
 [[nodiscard]] std::vector<KernelSpec> ring_rows_specs(const char* arch);
 
 }  // namespace attend::cuda

@@ -1,4 +1,4 @@
-// Types in which a ring sums partial results on the host.
+// The type in which a ring adds partial results on the host.
 #pragma once
 
 #include <string>
@@ -8,8 +8,8 @@
 
 namespace attend::ring {
 
-/// Calls visit with a zero of the sum type of this dtype: a double for f64, a float for f32.
-/// @throws Error (kInternal) for other dtypes, to which results are rounded only at the end.
+/// Calls visit(0) with a zero of the sum type for this dtype: double for f64, float for f32.
+/// @throws Error (kInternal) for other dtypes. Results are rounded to them only at the end.
 template <class Visit>
 void with_sum_type(DType dtype, const Visit& visit) {
   switch (dtype) {

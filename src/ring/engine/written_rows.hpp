@@ -1,5 +1,6 @@
-// Tracks the rows of a tensor that have a value, while parts write them run by run. The first part of a row stores,
-// later parts add, and rows without any part are cleared at the end. This avoids clearing the tensor in advance.
+// Tracks the rows of a tensor that have a value, while parts write them run by run. The first part that writes a row
+// stores its values, and later parts add. Rows that no part has written are set to 0 at the end. Thus the tensor need
+// not be cleared in advance.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +12,11 @@ namespace attend::ring {
 
 class WrittenRows {
  public:
-  /// Returns the rows of [begin, end) that had no value, in order, and marks all of [begin, end) as written.
+  /// Marks rows [begin, end) as written. Returns those of them that had no value before, in order.
   std::vector<KeyRange> take(std::int64_t begin, std::int64_t end);
 
  private:
-  std::vector<KeyRange> written_;  ///< in order; no two ranges touch
+  std::vector<KeyRange> written_;  ///< in ascending order; two ranges never touch
 };
 
 }  // namespace attend::ring

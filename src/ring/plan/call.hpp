@@ -1,4 +1,4 @@
-// A call of the ring that all ranks have agreed on. Plain data, already checked.
+// A call of the ring on whose arguments all ranks have agreed. The members are already checked.
 #pragma once
 
 #include <cstdint>
@@ -11,26 +11,31 @@
 
 namespace attend::ring {
 
-/// The share of all heads that a call's tensors hold. Dropout needs the number of a head among all heads.
+/// The share of all heads that a call's tensors hold. The dropout pattern depends on the number of a head among all
+/// heads, which is computed from these fields.
 struct HeadShare {
   int count = 1, index = 0;
-  std::int64_t first_sequence = 0;  ///< first sequence of the tensors among all sequences
+  /// Number of the tensors' first sequence among all sequences of the caller's tensors.
+  std::int64_t first_sequence = 0;
 };
 
 struct Call {
   core::Problem problem;  ///< the problem with the rank's tensors; cu_seqlens are in host memory
   Plan plan;
   RingAlgorithm algorithm = RingAlgorithm::kExchange;  ///< never kAutomatic
-  Plan heads_plan;                                     ///< for kAllToAll: a single rank that holds everything
-  Groups groups;                                       ///< for kTwoLevel
-  Plan group_plan;                                     ///< for kTwoLevel: the ring of groups
+  /// Only for kAllToAll: the plan of a single rank that holds all rows and keys.
+  Plan heads_plan;
+  Groups groups;    ///< only for kTwoLevel
+  Plan group_plan;  ///< only for kTwoLevel: the plan of the ring of groups
   HeadShare heads;
-  /// backend of all pieces; null on a GPU, where each piece uses the best backend
+  /// The backend that computes all pieces. It is null on a GPU, where each piece uses the backend that is best for it.
   const core::Backend* backend = nullptr;
-  std::string compute;       ///< as passed by the caller
+  std::string compute;       ///< the caller's argument `compute`
   DType partial_dtype = {};  ///< dtype of partial results: f32, or f64 if the backend computes in f64
-  std::vector<std::int32_t> cu_seqlens_q, cu_seqlens_k;  ///< copies, if the caller's arrays are on a GPU
-  std::optional<Varlen> varlen_of_caller;                ///< the caller's varlen, if its arrays are on a GPU
+  /// Copies of the caller's arrays if those are on a GPU; otherwise empty.
+  std::vector<std::int32_t> cu_seqlens_q, cu_seqlens_k;
+  /// The caller's varlen if its arrays are on a GPU; otherwise unset.
+  std::optional<Varlen> varlen_of_caller;
 };
 
 }  // namespace attend::ring

@@ -11,25 +11,28 @@
 namespace attend::ring {
 namespace {
 
-/// A message of b bytes takes latency_us + b / bytes_per_us, in both directions between two ranks at the same time.
+/// A connection between two ranks. A message of b bytes takes latency_us + b / bytes_per_us. Both directions can be
+/// used at the same time.
 struct Link {
   double latency_us, bytes_per_us;
 };
-/// Copy engines of two H200 of one machine, during products: 134 MB took 0.36 to 0.39 ms, 268 MB 0.71 to 0.9 ms. NCCL's
-/// kernels reach 98, 157 and 303 GB/s at 8, 64 and 256 MiB. The rate between machines depends on their network. All
-/// ranks must make the same choice, and no rank knows how the others are connected, so the model assumes one machine.
+/// Measured between two H200 of one machine during products: their copy engines took 0.36 to 0.39 ms for 134 MB and
+/// 0.71 to 0.9 ms for 268 MB. NCCL's kernels reach 98, 157 and 303 GB/s at 8, 64 and 256 MiB. The rate between machines
+/// depends on their network. The model assumes one machine, because all ranks must make the same choice and no rank can
+/// tell how the others are connected.
 constexpr Link kGpuLink = {20, 3.5e5};
 constexpr Link kHostLink = {20, 5e3};
 
-/// Work that a rank's machine does per microsecond. The H200 numbers are the measured ones of docs/ring.md. The host
-/// numbers are those of a few cores; they rank the algorithms, but do not predict times.
+/// Rates of a rank's machine, per microsecond, and constants of the cost model. The numbers for H200 are measured
+/// (docs/ring.md). Those for the host describe a few cores. They are sufficient to compare the algorithms, but do not
+/// predict times.
 struct Machine {
   double forward_flops, backward_flops;
   Link link;
   double memory_bytes;
-  double piece_us;       ///< overhead of a piece in addition to its products
+  double piece_us;       ///< overhead of a piece in addition to its products, in microseconds
   bool hides;            ///< true if an exchange overlaps products
-  double most_gathered;  ///< maximum bytes of keys for which kAutomatic gathers
+  double most_gathered;  ///< kAutomatic gathers keys of at most this many bytes
 };
 
 constexpr double kMiB = 1 << 20;
@@ -44,8 +47,8 @@ Machine machine_of(const core::Problem& p) {
       return kGpuFloat;
     case DType::kF16:
     case DType::kBF16:
-    case DType::kF64:   // no GPU backend supports it
-    case DType::kBool:  // nor this one
+    case DType::kF64:   // no GPU backend supports this dtype
+    case DType::kBool:  // no GPU backend supports this dtype
     case DType::kF8E4M3:
     case DType::kI8:
     case DType::kI32:
@@ -55,7 +58,7 @@ Machine machine_of(const core::Problem& p) {
   return kGpu;
 }
 
-/// Returns the sum of min(first + i, most) over i = 0 ... count - 1.
+/// Returns the sum of min(first + i, most) for i from 0 to count - 1.
 double sum_of_least(std::int64_t count, std::int64_t first, std::int64_t most) {
   const std::int64_t growing = std::clamp<std::int64_t>(most - first, 0, count);
   const auto n = static_cast<double>(growing);
@@ -73,9 +76,9 @@ class Model {
 
   [[nodiscard]] RingCandidate exchange() const {
     RingCandidate c = candidate(RingAlgorithm::kExchange);
-    // the gradients of a rank's own keys stay, and the last pieces with these keys run at the end
+    // A rank's own keys have gradients that do not travel. The last pieces with these keys run at the end.
     const bool keeps_own = p_.is_backward && machine_.hides;
-    double gradients = 0;  // bytes of the previous step
+    double gradients = 0;  // bytes of gradients that the previous step passes on
     double last_us = 0;
     for (int step = 0; step < plan_.num_ranks(); ++step) {
       RingStep s;
@@ -169,7 +172,7 @@ class Model {
     return finished(c);
   }
 
-  /// @param between  the exchange between groups
+  /// @param between  estimate of the exchange between groups
   [[nodiscard]] RingCandidate two_level(const RingCandidate& between) const {
     RingCandidate c = candidate(RingAlgorithm::kTwoLevel);
     c.ranks_of_group = call_.groups.members;
@@ -193,7 +196,8 @@ class Model {
   }
 
  private:
-  static constexpr int kMostRanks = 32;  // maximum number of ranks to evaluate; of more ranks, a sample is evaluated
+  // Maximum number of ranks that the model evaluates; if there are more, it evaluates a sample.
+  static constexpr int kMostRanks = 32;
 
   [[nodiscard]] static RingCandidate candidate(RingAlgorithm algorithm) {
     RingCandidate c;
@@ -201,7 +205,7 @@ class Model {
     return c;
   }
 
-  /// @param merges  true if rows are read and written for every piece
+  /// @param merges  true if each piece reads and writes the accumulated rows
   [[nodiscard]] double compute_us(const std::vector<Piece>& pieces, bool merges) const {
     double pairs = 0, rows = 0;
     for (const Piece& piece : pieces) {
@@ -219,7 +223,8 @@ class Model {
   [[nodiscard]] double row_bytes(int rank, std::int64_t columns, DType dtype) const {
     return static_cast<double>(num_rows(plan_.rows(rank)) * batch_ * p_.num_heads_q * columns * dtype_bytes(dtype));
   }
-  /// Returns the bytes of a rank's tensors that kAllToAll distributes by heads, and of the results that return.
+  /// Returns two sizes in bytes for a rank: the tensors that it distributes by heads, and the results that return to
+  /// it.
   [[nodiscard]] std::pair<double, double> bytes_of_heads(int rank) const {
     const bool on_host = p_.q.device.type == DeviceType::kCPU;
     const auto result = [&](DType dtype) { return on_host ? call_.partial_dtype : dtype; };
@@ -231,7 +236,7 @@ class Model {
     }
     const double o = row_bytes(rank, p_.head_dim_v, p_.o.dtype);
     const double dlse = p_.dlse ? lse : 0;
-    // either delta, or o and dlse, from which it is computed
+    // On the host delta is sent. On a GPU o and dlse are sent, and delta is computed from them.
     const double delta = on_host ? row_bytes(rank, 1, call_.partial_dtype) : o + dlse;
     const double dq = row_bytes(rank, p_.head_dim, result(p_.dq.dtype));
     return {q + keys + row_bytes(rank, p_.head_dim_v, p_.dout.dtype) + lse + delta,
@@ -245,7 +250,7 @@ class Model {
     }
     return most;
   }
-  /// Returns the reason why kAutomatic does not distribute heads.
+  /// Returns the reason why kAutomatic does not choose an algorithm that distributes heads, or an empty string.
   [[nodiscard]] std::string lack_of_scores() const {
     return p_.bias || p_.mask ? "bias or mask would be sent too, which automatic avoids" : "";
   }
@@ -263,7 +268,7 @@ class Model {
     return largest;
   }
 
-  /// @param alone  true if nothing is computed during the exchange
+  /// @param alone  true if nothing is computed during the exchange, which then takes its full time
   void add(RingCandidate& c, RingStep step, double sent, bool alone = false) const {
     step.sent_bytes = static_cast<std::int64_t>(sent);
     step.exchange_us = sent > 0 ? machine_.link.latency_us + sent / machine_.link.bytes_per_us : 0;
@@ -290,7 +295,7 @@ class Model {
   std::vector<int> ranks_;
 };
 
-/// Returns the estimate for the best group size.
+/// Returns the estimate of the two-level algorithm with the best group size.
 RingCandidate two_level(const Call& call) {
   RingCandidate best;
   best.algorithm = RingAlgorithm::kTwoLevel;
@@ -308,7 +313,7 @@ RingCandidate two_level(const Call& call) {
 }  // namespace
 
 double visible_pairs(std::int64_t m, std::int64_t n, KeyRange band) {
-  const std::int64_t far = m + n;  // exceeds any key of any row
+  const std::int64_t far = m + n;  // larger than the number of any key that a row can see
   const std::int64_t begin = std::max(band.begin, -far), end = std::min(band.end, far);
   // Computes the sum of min(n, end + i) - max(0, begin + i), with max(0, x) = x - min(0, x).
   const double ends = sum_of_least(m, end, n);

@@ -1,4 +1,4 @@
-// The cost model by which kAutomatic chooses.
+// The cost model that kAutomatic uses to choose an algorithm.
 #pragma once
 
 #include <vector>
@@ -7,15 +7,16 @@
 
 namespace attend::ring {
 
-/// Returns the estimate of each algorithm. Marks one as chosen: the requested algorithm, or with kAutomatic the
-/// supported algorithm with the lowest estimated time. The result is the same on every rank, because nothing is
-/// measured.
+/// Returns an estimate for each algorithm and marks one as chosen. If `asked` is kAutomatic, that is the supported
+/// algorithm with the lowest estimated time. Otherwise it is `asked`. The result is the same on every rank, because the
+/// model measures nothing.
 [[nodiscard]] std::vector<RingCandidate> candidates_of(const Call& call, RingAlgorithm asked);
 
-/// Returns the chosen candidate.
+/// Returns the candidate that candidates_of() marks as chosen.
 [[nodiscard]] RingCandidate chosen_candidate(const Call& call, RingAlgorithm asked);
 
-/// Returns the number of visible pairs if row i of m sees the keys [band.begin + i, band.end + i) of n.
+/// Returns the number of visible (row, key) pairs among m rows and n keys. Row i sees the existing keys in [band.begin
+/// + i, band.end + i).
 [[nodiscard]] double visible_pairs(std::int64_t m, std::int64_t n, KeyRange band);
 
 }  // namespace attend::ring

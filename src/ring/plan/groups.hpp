@@ -1,4 +1,4 @@
-// Groups of ranks (kTwoLevel): the possible group sizes, and the call of each ring of groups.
+// Groups of ranks for kTwoLevel: the possible group sizes, and the calls that run between groups.
 #pragma once
 
 #include <optional>
@@ -9,20 +9,20 @@
 
 namespace attend::ring {
 
-/// Returns the reason, in one line of an Error, why the problem cannot use groups, if there is one.
+/// Returns the reason why the problem cannot use groups, if there is one. The text is one line for an Error.
 [[nodiscard]] std::optional<std::string> two_level_lack(const core::Problem& problem, int num_ranks);
 
-/// Returns the possible group sizes, ascending: divisors of num_ranks and of the heads, greater than 1 and less than
-/// num_ranks.
+/// Returns the possible group sizes in ascending order. They divide num_ranks and both numbers of heads, are greater
+/// than 1 and less than num_ranks.
 [[nodiscard]] std::vector<int> group_sizes(const core::Problem& problem, int num_ranks);
 
-/// Returns the call with its ranks in groups.
+/// Returns the call as kTwoLevel, with its ranks in groups of `members`.
 [[nodiscard]] Call in_groups(const Call& call, int members);
 
-/// Returns the call of this rank's ring of groups.
-/// @param share  the problem of the rank's heads
+/// Returns the call that this rank makes in the ring between groups, in which each group acts as one rank.
+/// @param share  the problem with this rank's share of the heads
 [[nodiscard]] Call call_between_groups(const Call& call, const core::Problem& share);
-/// Returns the same call with tensors without memory, for checks and estimates.
+/// Returns the same call with tensors that have no memory, for checks and estimates.
 [[nodiscard]] Call call_between_groups(const Call& call);
 
 }  // namespace attend::ring

@@ -1,4 +1,4 @@
-// Distribution of heads over ranks: the rows and heads of each rank, and the tensors that must be exchanged.
+// Distribution of heads over ranks: the rows and heads of each rank, and the tensors that the ranks must exchange.
 #pragma once
 
 #include <functional>
@@ -10,15 +10,17 @@
 
 namespace attend::ring {
 
-/// Returns the reason, in one line of an Error, why heads cannot be distributed over the ranks, if there is one.
+/// Returns the reason why heads cannot be distributed over the ranks, if there is one. The text is one line for an
+/// Error.
 [[nodiscard]] std::optional<std::string> heads_lack(const core::Problem& problem, int num_ranks);
 
-/// Returns the reason why an algorithm by heads does not support a tensor of scores on a GPU, if there is one.
+/// Returns the reason why an algorithm that distributes heads does not support a bias or mask on a GPU, if there is
+/// one.
 [[nodiscard]] std::optional<std::string> scores_lack(const core::Problem& problem, RingAlgorithm algorithm);
 
-/// The ranks that distribute heads among each other: all ranks, or with kTwoLevel those of a group. Members of a group
-/// have separate numbers. Together, the rows of a group are the rows that one rank would hold if there were as many
-/// ranks as groups.
+/// The ranks that distribute heads among each other, called members. With kTwoLevel they are the ranks of a group,
+/// otherwise all ranks. Members are numbered from 0. Together, the members of a group hold the rows that one rank would
+/// hold if each group were a single rank.
 class HeadLayout {
  public:
   explicit HeadLayout(const Call& call) : call_(call), is_group_(call.algorithm == RingAlgorithm::kTwoLevel) {}
@@ -28,15 +30,15 @@ class HeadLayout {
   [[nodiscard]] int rank(int member) const {
     return is_group_ ? call_.groups.rank_of(call_.group_plan.rank(), member) : member;
   }
-  /// Returns the rows, or keys, of a member.
+  /// Returns the runs of rows, or of keys, that a member holds.
   [[nodiscard]] const std::vector<Run>& runs(bool are_keys, int member) const {
     return are_keys ? call_.plan.keys(rank(member)) : call_.plan.rows(rank(member));
   }
-  /// Returns the number of rows or keys of all members, in the order of `placed`.
+  /// Returns the number of rows, or of keys, that all members hold together. placed() states their order.
   [[nodiscard]] std::int64_t length(bool are_keys) const;
 
   struct Place {
-    std::int64_t begin, step;  ///< rows of a tensor
+    std::int64_t begin, step;  ///< first row of the run, and distance of its rows
   };
   [[nodiscard]] Place placed(bool are_keys, const Run& run) const;
 
@@ -45,32 +47,34 @@ class HeadLayout {
   bool is_group_;
 };
 
-/// A tensor in two forms: some rows of all heads, as its rank has it, and all rows of this rank's heads.
+/// A tensor in two forms. `rows` has some rows of all heads, as the rank's caller passes it. `heads` has all rows of
+/// this rank's heads.
 struct Dealt {
   Tensor rows, heads;
   bool is_of_keys;
 };
 
-/// Makes tensors for all rows or keys of this rank's heads.
+/// A function that makes a tensor for all rows or keys of this rank's heads.
 using MakeTensor = std::function<Tensor(DType, const Shape&)>;
 
-/// The call's problem with this rank's heads, and the tensors that are exchanged.
+/// The call's problem restricted to this rank's heads, and the tensors that ranks exchange before (`in`) and after
+/// (`out`).
 struct Share {
   core::Problem problem;
   std::vector<Dealt> in, out;
 };
 
-/// @param lse  of the call, and in the dtype in which it is computed; may be null
+/// @param lse  the call's lse, in the dtype in which it is computed; may be null
 [[nodiscard]] Share forward_share(const Call& call, const MakeTensor& make, const Tensor& o, const Tensor* lse);
-/// @param deltas  as in make_host_engine; null on a GPU
+/// @param deltas  the argument of make_host_engine; null on a GPU
 [[nodiscard]] Share backward_share(const Call& call, const MakeTensor& make, const Tensor* deltas);
-/// Makes the share with tensors without memory.
+/// Returns the share with tensors that have no memory.
 [[nodiscard]] Share share_without_memory(const Call& call);
 
-/// Returns a rank's share of the heads of a tensor that has all heads.
+/// Returns the heads of a tensor that belong to a rank. `t` has all heads.
 [[nodiscard]] Tensor share_of_heads(const Tensor& t, int rank, int num_ranks);
 
-/// Returns the problem of a single batch entry, for dense (unpacked) problems.
+/// Returns the problem of one batch entry. The problem must be dense (not packed).
 [[nodiscard]] core::Problem batch_entry(const core::Problem& problem, std::int64_t batch);
 
 }  // namespace attend::ring

@@ -9,7 +9,7 @@ std::span<const std::int32_t> as_span(const std::int32_t* cu_seqlens, const core
   return {cu_seqlens, static_cast<std::size_t>(problem.num_sequences) + 1};
 }
 
-/// Returns rows or keys [begin, end) of a run.
+/// Returns the sub-run of `run` with its rows or keys [begin, end).
 Run part_of(const Run& run, std::int64_t begin, std::int64_t end) {
   return {run.sequence, run.local_begin + begin, end - begin, run.position + run.step * begin, run.step};
 }
@@ -20,7 +20,7 @@ bool follows(const Run& second, const Run& first) {
          second.local_begin == first.local_begin + first.length;
 }
 
-/// Joins two runs with the spacing of their storage.
+/// Joins two runs of rows as if they were contiguous: the result starts at the position of the first run.
 Run joined_rows(const Run& first, const Run& second) {
   return {first.sequence, first.local_begin, first.length + second.length, first.position, first.step};
 }
@@ -29,7 +29,7 @@ Run joined_keys(const Run& first, const Run& second) {
   return {first.sequence, first.local_begin, first.length + second.length, position, second.step};
 }
 
-/// Joins runs that are adjacent in storage, as if they were contiguous in their sequence.
+/// Joins runs that are adjacent in memory, as if their positions in the sequence were contiguous.
 std::vector<Run> closed_up(const std::vector<Run>& runs) {
   std::vector<Run> all;
   for (const Run& next : runs) {
@@ -125,13 +125,14 @@ std::vector<Piece> Plan::gathered_pieces(int rank) const {
 }
 
 std::vector<Piece> Plan::pieces(int rank, int owner) const {
-  // Positions rise with the storage order, so causality can also be evaluated by storage order.
+  // Positions rise with the order in memory. Under a causal mask, comparing the order in memory therefore gives the
+  // same visibility.
   if (rank == owner && sees_up_to_itself_) return pieces_of(closed_up(rows(rank)), closed_up(keys(rank)));
   return joined(pieces_of(rank, keys(owner)));
 }
 
 OwnPieces Plan::own_pieces(int rank) const {
-  constexpr std::int64_t kCut = 16;  // rows: a multiple of it, to preserve alignment
+  constexpr std::int64_t kCut = 16;  // a multiple of 16 rows preserves the alignment
   std::vector<Piece> all = pieces(rank, rank);
   if (num_ranks_ == 1) return {all, {}};
   if (all.size() == 1) {
@@ -148,7 +149,8 @@ OwnPieces Plan::own_pieces(int rank) const {
 
 std::vector<Piece> Plan::pieces_of(const std::vector<Run>& all_rows, const std::vector<Run>& keys) const {
   std::vector<Piece> pieces;
-  std::size_t first = 0;  // first run of keys of the rows' sequence, or of a later one
+  // Index of the first run of keys in the sequence of `rows`, or in a later sequence if it has no keys.
+  std::size_t first = 0;
   for (const Run& rows : all_rows) {
     while (first < keys.size() && keys[first].sequence < rows.sequence) ++first;
     for (std::size_t n = first; n < keys.size() && keys[n].sequence == rows.sequence; ++n) {
@@ -184,7 +186,7 @@ bool Plan::sees_all(const Piece& piece) const {
 
 std::vector<Piece> Plan::joined(const std::vector<Piece>& pieces) const {
   if (!may_join_) return pieces;
-  std::vector<Piece> rows_with_keys;  // joins keys that are adjacent, for the same rows
+  std::vector<Piece> rows_with_keys;  // consecutive pieces with the same rows whose keys are adjacent are joined
   for (const Piece& next : pieces) {
     if (!rows_with_keys.empty()) {
       Piece& last = rows_with_keys.back();

@@ -1,8 +1,9 @@
-// The schedule: which rank computes what in which step. It is a pure function, so every rank computes the same plan
-// without communication.
+// The schedule: it states which rank computes which products in which step. The plan depends only on the call, so every
+// rank makes the same plan without communication.
 //
-// In step t, rank r holds the keys that rank (r - t) mod N owns. A block of keys travels on as long as a later rank
-// sees part of it. The visible part of a block is a list of pieces, each of one run of rows against one run of keys.
+// In step t, rank r holds the keys that rank (r - t) mod N owns, where N is the number of ranks. A block of keys
+// travels on as long as a later rank sees some of its keys. A rank splits the visible part of a block into pieces. A
+// piece is one run of rows and one run of keys.
 #pragma once
 
 #include <cstddef>
@@ -15,32 +16,32 @@
 
 namespace attend::ring {
 
-/// A run of this rank's rows against a run of keys in a block, with equal steps. Under causal and window masks, each
-/// row sees at least one of the keys, and each key is seen by at least one of the rows.
+/// A run of this rank's rows and a run of keys in a block, with equal steps. Under causal and window masks, each of
+/// these rows sees at least one of the keys, and each key is seen by at least one of the rows.
 ///
-/// If only masks depend on positions, runs that are adjacent in memory, but not in the sequence, are joined into one
-/// piece. This applies to rows that see all of the same keys, and to keys that the same rows see completely, followed
-/// by further keys. The positions of a joined piece are those of the first rows and of the last keys. Under a causal
-/// mask, a rank's rows and its own keys are one piece too, as if they were contiguous in their sequence.
+/// If only masks depend on positions, pieces are joined. Their runs are then adjacent in memory, but not in the
+/// sequence. Rows are joined if they see all of the same keys. Keys are joined if the same rows see all keys of the
+/// first runs. A joined piece has the positions of its first rows and of its last keys. Under a causal mask, all rows
+/// of a rank and its own keys form one piece, as if they were contiguous in their sequence.
 struct Piece {
   Run rows;
   Run keys;
   core::Placement placement;
 };
 
-/// Split of the pieces with a rank's own keys, on a GPU, if gradients travel. `first` runs before the pieces with other
-/// ranks' keys and hides the transfer of the first keys. `last` runs after them and hides the return of the gradients
-/// of this rank's keys.
+/// The pieces with a rank's own keys, split in two, for a GPU on which gradients travel. `first` runs before the pieces
+/// with other ranks' keys and hides the transfer of the first keys. `last` runs after those pieces and hides the return
+/// of the gradients of this rank's keys.
 struct OwnPieces {
   std::vector<Piece> first, last;
 };
 
-/// Returns whether positions of rows and keys may change as long as the mask stays the same. False with ALiBi and
-/// dropout, and if a bias or a mask tensor has a column for each key.
+/// Returns whether only causal and window masks depend on the positions of rows and keys. Returns false with ALiBi,
+/// dropout, or a bias or mask tensor that has a column for each key.
 [[nodiscard]] bool only_masks_ask_for_positions(const core::Problem& problem);
 
-/// Groups of equal size. The rows of a group are those that one rank would hold if there were `count` ranks. A group
-/// consists of neighbours, or, with striped tokens, of every count-th rank.
+/// Groups of ranks of equal size. There are `count` groups of `members` ranks. A group holds the rows that one rank
+/// would hold if there were `count` ranks. Its ranks are neighbours, or, if tokens are striped, every count-th rank.
 struct Groups {
   int members = 1, count = 1;
   bool strided = false;
@@ -56,10 +57,10 @@ class Plan {
  public:
   Plan() = default;  ///< a plan without ranks
 
-  /// @param problem  of the rank, made with WholeLengths `whole`
+  /// @param problem  the rank's problem, made with the lengths `whole`
   Plan(const core::Problem& problem, const core::WholeLengths& whole, Sharding sharding, int rank, int num_ranks);
 
-  /// Returns the plan of the same problem with each group as one rank.
+  /// Returns the plan of the same problem in which each group acts as one rank.
   [[nodiscard]] Plan of_groups(const Groups& groups) const;
 
   [[nodiscard]] Sharding sharding() const { return sharding_; }
@@ -68,51 +69,52 @@ class Plan {
   [[nodiscard]] int next() const { return (rank_ + 1) % num_ranks_; }
   [[nodiscard]] int previous() const { return (rank_ + num_ranks_ - 1) % num_ranks_; }
 
-  /// Returns the owner of the keys that this rank holds in a step, if it holds any.
+  /// Returns the owner of the keys that this rank holds in a step. The result is meaningful only if holds(step).
   [[nodiscard]] int owner(int step) const { return (rank_ + num_ranks_ - step % num_ranks_) % num_ranks_; }
 
-  /// Returns the last step in which some rank sees the owner's keys. In a step, rank (owner + step) mod N holds them.
+  /// Returns the last step in which a rank sees the owner's keys. In step t, rank (owner + t) mod N holds them.
   [[nodiscard]] int last_step(int owner) const { return last_steps_[static_cast<std::size_t>(owner)]; }
 
-  /// Returns whether this rank holds keys in the step, and whether it sends them on at the beginning of the step.
+  /// Return whether this rank holds keys in the step, and whether it sends them on at the beginning of the step.
   [[nodiscard]] bool holds(int step) const { return step < num_ranks_ && step <= last_step(owner(step)); }
   [[nodiscard]] bool sends(int step) const { return step < last_step(owner(step)); }
 
-  /// Return the number of rows in a rank's share of k and v, and in this rank's share of q.
+  /// Return the number of rows of k and v that `owner` holds, and the number of rows of q that this rank holds.
   [[nodiscard]] std::int64_t num_keys(int owner) const;
   [[nodiscard]] std::int64_t num_rows_q() const;
 
-  /// Returns pieces(rank, rank) in two parts. A single piece is split by its rows.
+  /// Returns pieces(rank, rank) in two halves. If it is a single piece, its rows are split.
   [[nodiscard]] OwnPieces own_pieces(int rank) const;
 
-  /// Return the pieces of the owner's keys that this rank, or another one, sees.
+  /// Return the pieces that this rank, or rank `rank`, computes with the owner's keys.
   [[nodiscard]] std::vector<Piece> pieces(int owner) const { return pieces(rank_, owner); }
   [[nodiscard]] std::vector<Piece> pieces(int rank, int owner) const;
   [[nodiscard]] bool sees(int rank, int owner) const { return !pieces(rank, owner).empty(); }
 
-  /// Return the rows and keys of a rank: their place in its tensors (local_begin) and in their sequences.
+  /// Return the runs of rows and keys of a rank. local_begin is the place in the rank's tensors; position is the place
+  /// in the sequence.
   [[nodiscard]] const std::vector<Run>& rows(int rank) const { return rows_by_rank_[static_cast<std::size_t>(rank)]; }
   [[nodiscard]] const std::vector<Run>& keys(int rank) const { return keys_by_rank_[static_cast<std::size_t>(rank)]; }
 
-  /// Return the offsets of the sequences in the complete tensor.
+  /// Return the offset of each sequence in the complete tensor of all ranks.
   [[nodiscard]] const std::vector<std::int64_t>& offsets_q() const { return offsets_q_; }
   [[nodiscard]] const std::vector<std::int64_t>& offsets_k() const { return offsets_k_; }
 
-  /// Returns the keys of an owner in a tensor with the keys of all ranks; local_begin is the place in that tensor. Keys
-  /// are in sequence order, so that a row's keys are contiguous. Striped keys are ordered by owner instead, because
-  /// rows and keys of a piece must have equal steps.
+  /// Returns the keys of an owner in a tensor that has the keys of all ranks. local_begin is the place in that tensor.
+  /// The keys are in sequence order, so that a row's keys are contiguous. If tokens are striped, keys are ordered by
+  /// owner instead, because rows and keys of a piece must have equal steps.
   [[nodiscard]] std::vector<Run> gathered_keys(int owner) const;
-  /// Returns the pieces of that tensor that a rank's rows see. The tensor must contain the keys of all owners that the
-  /// rank sees.
+  /// Returns the pieces that a rank computes with the tensor of gathered_keys(). The tensor must contain the keys of
+  /// all owners that the rank sees.
   [[nodiscard]] std::vector<Piece> gathered_pieces(int rank) const;
 
  private:
-  void deal_out();  ///< requires the offsets
+  void deal_out();  ///< computes the runs of all ranks; requires the offsets
   [[nodiscard]] std::vector<Piece> pieces_of(int rank, const std::vector<Run>& keys) const {
     return pieces_of(rows(rank), keys);
   }
   [[nodiscard]] std::vector<Piece> pieces_of(const std::vector<Run>& all_rows, const std::vector<Run>& keys) const;
-  /// Returns the visible part of rows and keys of one sequence.
+  /// Returns the visible part of a run of rows and a run of keys of one sequence, or nothing if no key is visible.
   [[nodiscard]] std::optional<Piece> piece_of(const Run& rows, const Run& keys) const;
   [[nodiscard]] bool sees_all(const Piece& piece) const;
   [[nodiscard]] std::vector<Piece> joined(const std::vector<Piece>& pieces) const;
@@ -121,7 +123,7 @@ class Plan {
   std::int64_t window_left_ = kOpenWindow;
   std::int64_t window_right_ = kOpenWindow;
   bool may_join_ = false;
-  /// causal, rows and keys have the same positions, and only the mask depends on positions
+  /// True if the mask is causal, rows and keys have the same positions, and only the mask depends on positions.
   bool sees_up_to_itself_ = false;
   int rank_ = 0;
   int num_ranks_ = 0;

@@ -3,7 +3,7 @@
 namespace attend::ring {
 namespace {
 
-/// Appends tokens [begin, end) of a sequence as a run, or extends the last run if they follow it.
+/// Appends tokens [begin, end) of a sequence as a run. If they directly follow the last run, extends that run.
 void append(std::vector<Run>& runs, std::int64_t sequence, std::int64_t begin, std::int64_t end) {
   if (begin == end) return;
   const std::int64_t local = num_rows(runs);
@@ -16,7 +16,7 @@ void append(std::vector<Run>& runs, std::int64_t sequence, std::int64_t begin, s
   }
 }
 
-/// Appends number `chunk` of num_chunks nearly equal parts of a sequence.
+/// Splits a sequence into num_chunks nearly equal chunks and appends chunk number `chunk`.
 void append_chunk(std::vector<Run>& runs, std::int64_t sequence, std::int64_t seqlen, std::int64_t chunk,
                   std::int64_t num_chunks) {
   append(runs, sequence, chunk * seqlen / num_chunks, (chunk + 1) * seqlen / num_chunks);

@@ -1,4 +1,4 @@
-// The rows of a rank, as runs of equally spaced positions.
+// Describes the rows of a rank as runs. Each run has equally spaced positions.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace attend::ring {
 
-/// Rows of a rank that are `step` apart in one sequence: local row local_begin + i is row position + step * i of the
-/// sequence.
+/// Rows of a rank that are `step` apart in one sequence. The rank's row local_begin + i is row position + step * i of
+/// the sequence.
 struct Run {
   std::int64_t sequence;
   std::int64_t local_begin;
@@ -21,11 +21,12 @@ struct Run {
   bool operator==(const Run&) const = default;
 };
 
-/// Returns the offsets of the sequences in the complete tensor: cu_seqlens widened, or {0, seqlen} for a dense tensor.
+/// Returns the offset of each sequence in the complete tensor: the widened cu_seqlens, or {0, seqlen} for a dense
+/// tensor.
 [[nodiscard]] std::vector<std::int64_t> sequence_offsets(std::int64_t seqlen, std::span<const std::int32_t> cu_seqlens);
 
-/// Returns the rank's rows in storage order; no run is empty. Does not check its arguments.
-/// @param offsets  from sequence_offsets()
+/// Returns the runs of a rank in the order in memory. No run is empty. Does not check its arguments.
+/// @param offsets  the result of sequence_offsets()
 [[nodiscard]] std::vector<Run> runs_of(Sharding sharding, std::span<const std::int64_t> offsets, int rank,
                                        int num_ranks);
 

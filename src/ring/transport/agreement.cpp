@@ -34,10 +34,12 @@ Fields unpacked(std::string_view text) {
   return fields;
 }
 
-constexpr std::size_t kUsualRoom = 2048;  // bytes for the fields of a usual call; many packed sequences need more
+// Bytes for the fields of a typical call; a call with many packed sequences needs more.
+constexpr std::size_t kUsualRoom = 2048;
 
 constexpr const char* kNumber = "call number";
-// name of the first field of a refusal, which holds the error code; the second field holds the text
+// Name of the first field of a refusal. Its value is the error code, and the value of the second field is the error
+// text.
 constexpr const char* kRefused = "refused";
 
 Fields refusal(ErrorCode code, const char* text) {
@@ -51,8 +53,9 @@ ErrorCode code_of(const Field& refusal) {
   return ErrorCode::kInvalidArgument;
 }
 
-/// If this rank is interrupted, the ring fails, because others may have received its message and continue with the
-/// call. After an Error, the transport itself decides whether the ring can continue.
+/// Gathers one message of every rank. If this rank is interrupted, the ring fails, because other ranks may have
+/// received its message and continue with the call. After an Error, the transport decides whether the ring can
+/// continue.
 void gather(Transport& transport, std::span<const std::byte> mine, std::span<std::byte> all) {
   try {
     transport.all_gather(mine, all);
@@ -62,12 +65,12 @@ void gather(Transport& transport, std::span<const std::byte> mine, std::span<std
   }
 }
 
-/// Returns the fields of every rank, in the order of ranks. No rank returns before all have called.
+/// Returns the fields of every rank, in the order of ranks. Returns only after all ranks have called.
 std::vector<Fields> exchange_fields(Transport& transport, const Fields& mine) {
   const auto num_ranks = static_cast<std::size_t>(transport.size());
   const std::string text = packed(mine);
   const std::uint64_t length = text.size();
-  std::size_t room = kUsualRoom;  // bytes for the text, which follows its length
+  std::size_t room = kUsualRoom;  // bytes for the text; the record stores its length before it
   std::string record, records;
   std::uint64_t longest = 0;
   const auto length_of = [&](std::size_t rank) {
@@ -75,7 +78,7 @@ std::vector<Fields> exchange_fields(Transport& transport, const Fields& mine) {
     std::memcpy(&its, records.data() + rank * record.size(), sizeof(its));
     return its;
   };
-  do {  // at most two iterations: the second one if a text does not fit
+  do {  // There are at most two iterations. The second one happens if the text of a rank does not fit.
     room = std::max<std::size_t>(room, longest);
     record.assign(sizeof(length) + room, '\0');
     std::memcpy(record.data(), &length, sizeof(length));
@@ -93,7 +96,7 @@ std::vector<Fields> exchange_fields(Transport& transport, const Fields& mine) {
   return by_rank;
 }
 
-/// @throws Error if the first fields of the ranks are different call numbers.
+/// @throws Error if the first fields of the ranks show different call numbers.
 void require_same_number(const std::vector<Fields>& by_rank) {
   const Field& first = by_rank.front().front();
   for (std::size_t rank = 1; rank < by_rank.size(); ++rank) {
@@ -106,7 +109,7 @@ void require_same_number(const std::vector<Fields>& by_rank) {
   }
 }
 
-/// @throws Error of the first rank that refuses, if any.
+/// @throws Error with the code and text of the first rank that refuses, if there is one.
 void throw_refusal(const std::vector<Fields>& by_rank) {
   for (std::size_t rank = 0; rank < by_rank.size(); ++rank) {
     const Fields& fields = by_rank[rank];
@@ -135,7 +138,7 @@ Fields checked(const std::function<Fields()>& check) {
     return check();
   } catch (const Error& error) {
     return refusal(error.code(), error.what());
-  } catch (const std::exception& error) {  // out of memory, for example: the other ranks need an answer all the same
+  } catch (const std::exception& error) {  // out of memory, for example; the other ranks still need an answer
     return refusal(ErrorCode::kInternal, error.what());
   }
 }
@@ -162,7 +165,7 @@ std::vector<Fields> agree_on_next_call(Transport& transport, const std::function
 
 void refuse(Transport& transport, const Error& error) {
   (void)agree_on_next_call(transport, [&]() -> Fields { throw error; });
-  throw error;  // never reached: agree_on_next_call() throws
+  throw error;  // unreachable, because agree_on_next_call() throws
 }
 
 const std::string& value_of(const Fields& fields, std::string_view name) {

@@ -1,4 +1,4 @@
-// Sends the ring's messages by functions of the caller.
+// Sends the ring's messages through functions that the caller provides.
 #include <fmt/format.h>
 
 #include <utility>
@@ -54,7 +54,8 @@ class CallbackTransport : public Transport {
   }
 
  private:
-  /// After a failure, messages of the failed call may still be in transit, and the next call would receive them.
+  /// Throws if an earlier call has failed. Messages of that call may still be in transit, and the next call would
+  /// receive them.
   void require_alive() const {
     if (!failure_.empty()) {
       throw Error(ErrorCode::kInternal, fmt::format("ring: ended by an earlier call that failed: {}", failure_));

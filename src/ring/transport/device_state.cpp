@@ -21,21 +21,21 @@ DeviceState::~DeviceState() {
     returned_.reset();
     stream_.reset();
   } catch (const Error&) {
-    return;  // the context and all its memory are gone
+    return;  // the context no longer exists, and its memory is freed
   }
 }
 
 cuda::DevicePointer DeviceState::borrow(std::size_t bytes, cuda::StreamHandle user) {
-  if (is_lent_) {  // a failed call may still use it, on any stream
+  if (is_lent_) {  // a failed call may still use the memory, on any stream
     cuda::check_call(cuda::driver().context_synchronize(), "cuCtxSynchronize", "waiting for a call that has failed");
   }
   is_lent_ = true;
   if (bytes > memory_.bytes()) {
-    if (memory_.bytes() > 0) {  // streams of this GPU wait for reads by other GPUs
+    if (memory_.bytes() > 0) {  // this GPU's streams also wait for reads by other GPUs
       cuda::check_call(cuda::driver().context_synchronize(), "cuCtxSynchronize", "waiting for earlier messages");
       if (keeps_outgrown_) outgrown_.push_back(std::move(memory_));
     }
-    memory_ = cuda::DeviceMemory();  // frees first, so that less memory is in use
+    memory_ = cuda::DeviceMemory();  // frees the old memory first, so that both are never allocated at the same time
     memory_ =
         cuda::DeviceMemory((bytes + cuda::kSharedMemoryUnit - 1) / cuda::kSharedMemoryUnit * cuda::kSharedMemoryUnit);
     ++generation_;

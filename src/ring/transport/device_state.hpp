@@ -1,4 +1,4 @@
-// State of a rank on its GPU, kept from call to call: a stream for exchanges, and the memory of messages.
+// State of a rank on its GPU that is kept from call to call: a stream for exchanges, and the memory of messages.
 #pragma once
 
 #include <cstddef>
@@ -14,34 +14,36 @@ namespace attend::ring {
 class DeviceState {
  public:
   explicit DeviceState(int device);
-  ~DeviceState();  ///< waits for the stream
+  ~DeviceState();  ///< waits for the stream before it frees memory
   DeviceState(const DeviceState&) = delete;
   DeviceState& operator=(const DeviceState&) = delete;
 
   [[nodiscard]] int device() const noexcept { return device_; }
 
-  /// Stream of exchanges. Runs concurrently with the caller's kernels, with a higher priority for multiprocessors.
+  /// Returns the stream of exchanges. It runs concurrently with the caller's kernels and has a higher priority.
   [[nodiscard]] cuda::StreamHandle stream() const noexcept { return stream_->get(); }
 
-  /// Returns memory for messages, at a multiple of 256 bytes. The stream `user` may write to it from its current point
-  /// on. If the memory must grow, waits for its last user.
+  /// Returns memory for messages, at a multiple of 256 bytes. Work that is queued on the stream `user` from now on may
+  /// write to it. If the memory must grow, waits for its last user.
   [[nodiscard]] cuda::DevicePointer borrow(std::size_t bytes, cuda::StreamHandle user);
 
-  /// From now on, outgrown memory is kept until drop_outgrown(), because other processes may have it open.
+  /// After this call, memory that has become too small is kept until drop_outgrown(), because other processes may have
+  /// it open.
   void keep_outgrown() { keeps_outgrown_ = true; }
   [[nodiscard]] bool has_outgrown() const noexcept { return !outgrown_.empty(); }
   void drop_outgrown() { outgrown_.clear(); }
 
-  /// Return the address of the memory, and a number that changes each time the memory grows.
+  /// Return the address of the memory, and a number that changes each time the memory is reallocated.
   [[nodiscard]] cuda::DevicePointer memory() const noexcept { return memory_.data(); }
   [[nodiscard]] std::uint64_t generation() const noexcept { return generation_; }
 
-  /// Records that `user` is done with the memory at its current point.
+  /// Records that work on the stream `user` up to its current point is the last that uses the memory.
   void give_back(cuda::StreamHandle user);
 
  private:
   int device_;
-  std::optional<cuda::OwnStream> stream_;  // these three must be destroyed with the context current
+  // This member and the next two must be destroyed while the context is current.
+  std::optional<cuda::OwnStream> stream_;
   std::optional<cuda::Event> returned_;
   cuda::DeviceMemory memory_;
   std::uint64_t generation_ = 0;

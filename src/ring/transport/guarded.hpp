@@ -1,4 +1,4 @@
-// Ends the call of the other ranks if this rank fails.
+// Ends the calls of the other ranks if this rank fails.
 #pragma once
 
 #include <exception>
@@ -8,7 +8,7 @@
 
 namespace attend::ring {
 
-/// Calls run(). If it fails, notifies the other ranks, which would otherwise wait forever.
+/// Calls run(). If run() throws, notifies the other ranks, which would otherwise wait forever.
 template <class Run>
 void guarded(Transport& transport, Run run) {
   try {

@@ -20,8 +20,8 @@ namespace {
 
 using cuda::DevicePointer;
 
-/// Time that a rank waits, when destroyed, for other ranks to close its memory. It then frees the memory anyway,
-/// because no rank with the memory open reads it any more.
+/// Time limit of the destructor, which waits for other ranks to close this rank's memory. After the limit it frees the
+/// memory anyway. This is safe because no rank that still has the memory open reads it.
 constexpr auto kClosingTime = std::chrono::seconds(2);
 
 std::uint64_t random_number() {
@@ -29,13 +29,14 @@ std::uint64_t random_number() {
   return (std::uint64_t{device()} << 32) | device();
 }
 
-/// Returns a random name. Process ids are unsuitable: they differ between containers and are reused.
+/// Returns a random name for this process. Process ids are unsuitable, because they differ between containers and are
+/// reused.
 std::uint64_t name_of_process() {
   static const std::uint64_t kName = random_number();
   return kName;
 }
 
-/// Returns a name that changes with each boot. Containers have the name of their machine.
+/// Returns a name that changes with each boot of the machine. Containers have the same name as their machine.
 std::string name_of_machine() {
   std::string name;
   std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), name);
@@ -54,15 +55,15 @@ std::size_t block_bytes(int size) {
 
 }  // namespace
 
-/// Another rank of the machine.
+/// State of the link to another rank on this machine.
 struct LocalLinks::Peer {
   bool is_of_this_process = false;
-  int device = 0;  // only if is_of_this_process
+  int device = 0;  // device number; set only if is_of_this_process
   std::shared_ptr<LocalMarks> marks;
   SharedBlock block;
-  cuda::OpenedEvent opened_ready, opened_copied;  // only if not is_of_this_process
+  cuda::OpenedEvent opened_ready, opened_copied;  // set only if not is_of_this_process
   cuda::EventHandle ready = nullptr, copied = nullptr;
-  cuda::OpenedMemory memory;  // the peer's memory that is open, with its generation
+  cuda::OpenedMemory memory;  // the memory of the peer that is open here, and its generation
   std::uint64_t generation = 0;
 };
 
@@ -80,7 +81,7 @@ LocalLinks::LocalLinks(const Setup& setup)
 LocalLinks::~LocalLinks() {
   try {
     const cuda::ContextGuard guard(state_.device());
-    cuda::synchronize(state_.stream());  // waits for copies from memory that is about to be closed
+    cuda::synchronize(state_.stream());  // waits for copies that read memory which is closed next
     close_opened_memory();
     const auto start = std::chrono::steady_clock::now();
     const auto is_open = [&](const std::unique_ptr<Peer>& peer) {
@@ -89,9 +90,9 @@ LocalLinks::~LocalLinks() {
     while (std::ranges::any_of(peers_, is_open) && std::chrono::steady_clock::now() - start < kClosingTime) {
       std::this_thread::yield();
     }
-    peers_.clear();  // destroys events while the context is current
+    peers_.clear();  // destroys the events while the context is current
   } catch (const Error&) {
-    return;  // the context and all its memory are gone
+    return;  // the context no longer exists, and its memory is freed
   }
 }
 
@@ -108,7 +109,7 @@ std::unique_ptr<LocalLinks> LocalLinks::connect(const Setup& setup) {
       probe = cuda::DeviceMemory(cuda::kSharedMemoryUnit);
       mine = links->introduce(probe.data());
     }
-  } catch (const Error&) {  // other ranks cannot use features that this rank does not have
+  } catch (const Error&) {  // this rank lacks a feature, so the other ranks must not use it with this rank
     mine = {};
   }
   const auto ask_all = [&](const auto& mine_of_it) {
@@ -243,7 +244,7 @@ void LocalLinks::all_gather(std::span<const std::byte> mine, std::span<std::byte
 
 // --------------------------------------------------------------------------------------------------------- messages
 
-/// Messages of an exchange that this rank has posted and that may still be read.
+/// Messages that this rank has posted in an exchange and that other ranks may still read.
 class LocalLinks::Posted {
  public:
   explicit Posted(LocalLinks& links) : links_(links) {}
@@ -262,7 +263,7 @@ class LocalLinks::Posted {
     to_.push_back(message.peer);
   }
 
-  /// Makes later work on the stream wait for the copies. Afterwards it may overwrite the messages' memory.
+  /// Makes later work on the stream wait for the copies. Afterwards that work may overwrite the messages' memory.
   void finish() {
     while (!to_.empty()) {
       const int rank = to_.back();
@@ -276,7 +277,7 @@ class LocalLinks::Posted {
   }
 
  private:
-  /// If the call has failed: the receiver may still be about to copy.
+  /// Withdraws a message after the call has failed, because the receiver may still be about to copy it.
   void withdraw(int rank) const noexcept {
     const Peer& peer = links_.peer(rank);
     Mailbox& box = links_.mailbox(peer.block, links_.rank_);
@@ -290,7 +291,7 @@ class LocalLinks::Posted {
     try {
       cuda::wait_for_event(links_.state_.stream(), peer.copied);
     } catch (const Error&) {
-      return;  // the context and all its memory are gone
+      return;  // the context no longer exists, and its memory is freed
     }
   }
 
@@ -298,7 +299,7 @@ class LocalLinks::Posted {
   std::vector<int> to_;
 };
 
-// Posts all messages first, so that no rank waits for one that has not posted its messages.
+// All ranks post all their messages before they wait. Thus no rank waits for a rank that has not posted its messages.
 void LocalLinks::exchange(std::span<const DeviceMessage> sends, std::span<const DeviceMessage> receives) {
   drop_outgrown_memory();
   record_ready();
@@ -322,12 +323,12 @@ void LocalLinks::take(const DeviceMessage& message) {
     }
     const DevicePointer from = memory_of(peer, box) + box.offset;
     cuda::wait_for_event(state_.stream(), peer.ready);
-    const int device = state_.device();  // opened memory counts as memory of this device
+    const int device = state_.device();  // memory of another process that is opened here belongs to this device
     cuda::copy_between({device, message.data}, {peer.is_of_this_process ? peer.device : device, from}, message.bytes,
                        state_.stream());
     record_copied();
   } catch (...) {
-    box.state.store(Mailbox::kPosted, std::memory_order_release);  // the sender may withdraw it
+    box.state.store(Mailbox::kPosted, std::memory_order_release);  // allows the sender to withdraw the message
     throw;
   }
   box.state.store(Mailbox::kTaken, std::memory_order_release);
@@ -343,11 +344,11 @@ const MemoryOfRank& LocalLinks::own_memory() {
   return own_memory_;
 }
 
-/// Returns the address, for this rank, of the memory that holds a message.
+/// Returns the address at which this rank can read the memory that holds a message. Opens the memory if necessary.
 DevicePointer LocalLinks::memory_of(Peer& peer, Mailbox& box) {
   if (peer.is_of_this_process) return box.memory.data;
   if (peer.generation != box.memory.generation) {
-    cuda::synchronize(state_.stream());  // waits for copies from memory that is about to be closed
+    cuda::synchronize(state_.stream());  // waits for copies that read memory which is closed next
     peer.memory = {};
     peer.memory = cuda::OpenedMemory(box.memory.handle);
     peer.generation = box.memory.generation;
@@ -356,7 +357,7 @@ DevicePointer LocalLinks::memory_of(Peer& peer, Mailbox& box) {
   return peer.memory.data();
 }
 
-/// Frees outgrown memory that no process has open any more.
+/// Frees outgrown memory if no other process has it open.
 void LocalLinks::drop_outgrown_memory() {
   if (!state_.has_outgrown()) return;
   const auto reads_it = [&](const std::unique_ptr<Peer>& peer) {

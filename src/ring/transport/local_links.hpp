@@ -1,14 +1,16 @@
-// Messages between the GPUs of one machine by their copy engines, which use no multiprocessor. The ranks may be
-// processes or threads.
+// Transports messages between the GPUs of one machine by their copy engines, which occupy no multiprocessor. The ranks
+// may be processes or threads. A message takes three actions:
 //
-// - The sender's host writes the location of the message to the receiver's mailbox, and waits until it is taken.
+// - The sender's host writes the location of the message to the receiver's mailbox. It waits until the receiver has
+//   taken the message.
 //
-// - The receiver's host queues on its stream: wait for the sender's event, copy, record an event for the sender.
+// - The receiver's host queues three actions on its stream: wait for the sender's event, copy, record an event for the
+//   sender.
 //
-// - The sender's host then queues on its stream: wait for the receiver's event.
+// - The sender's host then makes its own stream wait for the receiver's event.
 //
 // Hosts wait only for hosts, never for a GPU. Mailboxes are in memory that the processes share (shared_block.hpp). If
-// all ranks are on one machine, they also use this memory to agree on a call, so a call need not wait for GPU work of
+// all ranks are on one machine, they also use this memory to agree on a call. A call then need not wait for GPU work of
 // earlier calls.
 #pragma once
 
@@ -33,14 +35,14 @@ class LocalLinks {
 
   struct Setup {
     int rank, size;
-    bool is_wanted;                     ///< requested by this rank
-    std::chrono::milliseconds timeout;  ///< limit of waits for another rank's host; 0: no limit
+    bool is_wanted;                     ///< true if this rank requests links
+    std::chrono::milliseconds timeout;  ///< time limit of each wait for another rank's host; 0 means no limit
     DeviceState& state;                 ///< owner of the memory of all messages; must outlive the links
     Gather gather;                      ///< Transport::all_gather
   };
 
-  /// Makes links to the other ranks of this machine. Collective. Returns null on all ranks if any rank does not request
-  /// links, or cannot access the GPU or the memory of another rank of its machine.
+  /// Makes links to the other ranks of this machine. All ranks must call it. Returns null on all ranks if any rank does
+  /// not request links, or cannot access the GPU or the memory of another rank of its machine.
   [[nodiscard]] static std::unique_ptr<LocalLinks> connect(const Setup& setup);
 
   LocalLinks(const LocalLinks&) = delete;
@@ -50,11 +52,12 @@ class LocalLinks {
   [[nodiscard]] bool reaches(int rank) const { return peers_[static_cast<std::size_t>(rank)] != nullptr; }
   [[nodiscard]] bool reaches_all() const;
 
-  /// Transport::all_gather and Transport::exchange among linked ranks. all_gather requires that all ranks are linked.
+  /// Implement Transport::all_gather and Transport::exchange among linked ranks. all_gather requires that all ranks are
+  /// linked.
   void all_gather(std::span<const std::byte> mine, std::span<std::byte> all);
   void exchange(std::span<const DeviceMessage> sends, std::span<const DeviceMessage> receives);
 
-  /// Reports that this rank has failed in a call: the waits of the other ranks throw an error with the reason.
+  /// Reports that this rank has failed in a call. Other ranks that wait for it then throw an error that states `why`.
   void fail(const std::string& why) noexcept;
 
  private:
@@ -84,12 +87,14 @@ class LocalLinks {
   std::chrono::milliseconds timeout_;
   DeviceState& state_;
   SharedBlock own_;
-  std::vector<std::unique_ptr<Peer>> peers_;  // by rank; null: on another machine, or the rank itself
-  std::shared_ptr<LocalMarks> marks_;         // for ranks of this process
-  cuda::SharedEvent ready_;   // for other processes: the memory that this rank sends in an exchange may be read
-  cuda::SharedEvent copied_;  // for other processes: the memory that this rank receives from has been read
+  std::vector<std::unique_ptr<Peer>> peers_;  // indexed by rank; null for this rank and for ranks on other machines
+  std::shared_ptr<LocalMarks> marks_;         // events for ranks of this process
+  // Event for other processes: once it is complete, they may read the memory that this rank sends.
+  cuda::SharedEvent ready_;
+  // Event for other processes: once it is complete, this rank has read the memory that they sent.
+  cuda::SharedEvent copied_;
   MemoryOfRank own_memory_;
-  std::uint64_t num_pieces_ = 0;  // number of pieces of all_gather() messages so far
+  std::uint64_t num_pieces_ = 0;  // number of pieces that all_gather() has sent so far
 };
 
 }  // namespace attend::ring

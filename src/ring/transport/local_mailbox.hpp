@@ -1,5 +1,6 @@
-// Data in host memory that the ranks of a machine share. Each rank has a board, and a mailbox for messages of each
-// other rank. Zeros, as the operating system initialises memory, are an empty mailbox and an unwritten board.
+// Layout of host memory that the ranks of a machine share. Each rank has a board, and one mailbox for messages from
+// each other rank. Memory that the operating system has filled with zeros is a valid empty mailbox and an unwritten
+// board.
 #pragma once
 
 #include <array>
@@ -11,48 +12,50 @@
 
 namespace attend::ring {
 
-/// Location of a rank's messages. The generation changes each time the memory grows; 0: no memory.
+/// Location of the memory that holds a rank's messages. The generation changes each time the memory is reallocated; 0
+/// means no memory.
 struct MemoryOfRank {
   std::uint64_t generation = 0;
-  cuda::DevicePointer data = 0;  ///< address for ranks of the same process
+  cuda::DevicePointer data = 0;  ///< address, valid for ranks of the same process
   cuda::IpcHandle handle = {};   ///< handle for other processes
 };
 
-/// Data that a rank sends when links are made.
+/// Data that each rank sends to all others when links are made.
 struct Introduction {
   static constexpr std::size_t kNameBytes = 64;
 
-  /// equal for ranks of one process. Random, because no number of the operating system is reliably unique
+  /// Equal for ranks of one process. It is random, because no number of the operating system is reliably unique.
   std::uint64_t process = 0;
-  std::array<char, kNameBytes> machine = {};  ///< equal for ranks of one machine; empty: the rank requests no links
-  std::array<char, kNameBytes> block = {};    ///< name of the rank's shared memory
+  std::array<char, kNameBytes> machine = {};  ///< equal for ranks of one machine; empty if the rank requests no links
+  std::array<char, kNameBytes> block = {};    ///< name of the rank's shared host memory
   int device = 0;                             ///< device number within the process
   cuda::IpcHandle ready_handle = {}, copied_handle = {};
-  MemoryOfRank probe = {};  ///< memory to test whether the other ranks can access it
+  MemoryOfRank probe = {};  ///< memory that the other ranks try to open, as a test
 };
 
-/// Mailbox of one rank, written by another rank.
+/// Mailbox of one rank for messages from one other rank, which writes it.
 struct alignas(64) Mailbox {
   enum State : std::uint32_t { kEmpty, kPosted, kBeingCopied, kTaken };
 
-  /// the fields below belong to the receiver while it copies, otherwise to the sender
+  /// The fields below may be accessed by the receiver while it copies, and otherwise by the sender.
   std::atomic<std::uint32_t> state;
-  std::uint64_t offset, bytes;  ///< place in the sender's memory
+  std::uint64_t offset, bytes;  ///< place of the message in the sender's memory
   MemoryOfRank memory;
 
-  std::atomic<std::uint64_t> opened;  ///< generation of the sender's memory that the receiver has open; 0: none
+  /// Generation of the sender's memory that the receiver has open; 0 if it has none open.
+  std::atomic<std::uint64_t> opened;
 };
 
-/// Board of one rank, read by all ranks.
+/// Board of one rank. The rank writes it, and all ranks read it.
 struct alignas(64) RankBoard {
   static constexpr std::size_t kRoom = 16 << 10;
   static constexpr std::size_t kTextBytes = 512;
 
   std::atomic<std::uint32_t> has_failed;
-  std::array<char, kTextBytes> why;  ///< valid with has_failed: the reason, terminated by 0
+  std::array<char, kTextBytes> why;  ///< if has_failed is set: the reason, terminated by a zero byte
 
-  /// The current and the previous piece of a message to all ranks. Two are enough, because each rank waits for the
-  /// pieces of all others and no rank falls further behind.
+  /// The current and the previous piece of a message to all ranks. Two pieces are enough. Each rank waits for the
+  /// pieces of all others before it writes the next one, so no rank is more than one piece behind.
   std::atomic<std::uint64_t> num_pieces;
   std::array<std::array<std::byte, kRoom>, 2> pieces;
 };

@@ -16,7 +16,7 @@ struct Published {
 };
 
 Published& published() {
-  static auto* instance = new Published;  // never freed, because rings may be destroyed while the process ends
+  static auto* instance = new Published;  // never freed, because rings may be destroyed while the process exits
   return *instance;
 }
 

@@ -1,4 +1,4 @@
-// Events in the streams of ranks that are threads of one process.
+// CUDA events that order the streams of ranks that are threads of one process.
 #pragma once
 
 #include <memory>
@@ -8,17 +8,17 @@
 
 namespace attend::ring {
 
-/// Events of a rank's stream, for ranks of the same process, which may outlive that rank. CUDA events made for other
-/// processes cannot be used within the process.
+/// Events of a rank's stream for ranks of the same process. Those ranks may outlive the rank, so they share ownership.
+/// Events for other processes are separate, because CUDA cannot use them within the process that made them.
 struct LocalMarks {
-  cuda::Event ready;   ///< the memory that the rank sends in an exchange may be read
-  cuda::Event copied;  ///< the memory that the rank receives from has been read
+  cuda::Event ready;   ///< once complete, other ranks may read the memory that the rank sends
+  cuda::Event copied;  ///< once complete, the rank has read the memory that other ranks sent
 };
 
-/// Publishes the marks under the rank's name. marks_of() finds them as long as they exist.
+/// Publishes the marks under the rank's name. marks_of() finds them until they are destroyed.
 void publish_marks(const std::string& name, const std::shared_ptr<LocalMarks>& marks);
 
-/// @throws Error (kInternal) if no rank of this name is left in the process.
+/// @throws Error (kInternal) if the process has no marks with this name.
 [[nodiscard]] std::shared_ptr<LocalMarks> marks_of(const std::string& name);
 
 }  // namespace attend::ring

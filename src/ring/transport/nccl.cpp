@@ -28,7 +28,7 @@ Nccl load_nccl() {
 }  // namespace
 
 const Nccl& nccl() {
-  static const Nccl kNccl = load_nccl();  // if it throws, the next call tries again
+  static const Nccl kNccl = load_nccl();  // if loading throws, the next call tries again
   return kNccl;
 }
 

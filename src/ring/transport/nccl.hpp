@@ -1,5 +1,5 @@
 // The functions of NCCL that the library uses, declared here and loaded at run time. Building needs no NCCL header.
-// Source: NVIDIA, NCCL documentation, API; the numbers of enumerators are those of nccl.h since 2.7.
+// Source: NVIDIA, NCCL documentation, API. The numbers of enumerators have not changed in nccl.h since version 2.7.
 #pragma once
 
 #include <string>
@@ -12,9 +12,9 @@ namespace attend::ring {
 using NcclResult = int;                    // ncclResult_t; 0 is success
 using NcclComm = struct NcclCommTag*;      // ncclComm_t
 constexpr NcclResult kNcclInProgress = 7;  // ncclInProgress
-constexpr int kNcclBytes = 0;              // ncclInt8, of ncclDataType_t
+constexpr int kNcclBytes = 0;              // ncclInt8 of ncclDataType_t
 
-// Member, symbol, parameters.
+// Arguments of X: member of Nccl, symbol of libnccl, parameter list.
 #define ATTEND_NCCL_FUNCTIONS(X)                                                                \
   X(get_unique_id, ncclGetUniqueId, (NcclId*))                                                  \
   X(comm_init_rank, ncclCommInitRank, (NcclComm*, int size, NcclId, int rank))                  \
@@ -30,7 +30,7 @@ constexpr int kNcclBytes = 0;              // ncclInt8, of ncclDataType_t
   X(receive, ncclRecv, (void*, std::size_t, int type, int from, NcclComm, cuda::StreamHandle))  \
   X(all_gather, ncclAllGather, (const void*, void*, std::size_t each, int type, NcclComm, cuda::StreamHandle))
 
-/// NCCL's entry points.
+/// Function pointers to NCCL's entry points.
 struct Nccl {
 // NOLINTBEGIN(bugprone-macro-parentheses): the arguments are declarators and parameter lists.
 #define ATTEND_DECLARE(member, symbol, parameters) NcclResult(*member) parameters = nullptr;
@@ -38,13 +38,14 @@ struct Nccl {
 #undef ATTEND_DECLARE
   // NOLINTEND(bugprone-macro-parentheses)
   const char* (*get_error_string)(NcclResult) = nullptr;
-  std::string path;  ///< of libnccl.so.2
+  std::string path;  ///< path of the loaded libnccl.so.2
 };
 
-/// Returns NCCL's entry points, loaded by the first call. @throws Error (kMissingHardware) if NCCL is not found.
+/// Returns NCCL's entry points. The first call loads the library. @throws Error (kMissingHardware) if NCCL is not
+/// found.
 [[nodiscard]] const Nccl& nccl();
 
-/// Checks that `result` of `call` is success. @throws Error (kInternal) with NCCL's text.
+/// Checks that `result`, returned by the function `call`, is success. @throws Error (kInternal) with NCCL's error text.
 void check_nccl(NcclResult result, const char* call);
 
 }  // namespace attend::ring

@@ -1,5 +1,5 @@
-// Sends the ring's messages by ncclSend and ncclRecv on the rank's stream, with one group per exchange. Within a
-// machine, copy engines transport them if the ranks support it (local_links.hpp).
+// Sends the ring's messages with ncclSend and ncclRecv on the rank's stream, in one NCCL group per exchange. Between
+// GPUs of one machine, copy engines transport the messages instead if all its ranks support it (local_links.hpp).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -27,7 +27,7 @@ void* pointer(cuda::DevicePointer address) {
 
 class NcclTransport : public Transport {
  public:
-  /// @param owned  true if this object owns the communicator, false if the caller does
+  /// @param owned  true if this object must destroy the communicator, false if the caller does
   NcclTransport(NcclComm comm, bool owned, const NcclRingOptions& options)
       : comm_(comm), owned_(owned), timeout_(options.timeout), wants_links_(options.copy_engines) {
     check_nccl(nccl().comm_rank(comm_, &rank_), "ncclCommUserRank");
@@ -55,7 +55,7 @@ class NcclTransport : public Transport {
     throw_host_message();
   }
 
-  /// The first call of all ranks makes the links.
+  /// On the first call of all ranks, also makes the links.
   void all_gather(std::span<const std::byte> mine, std::span<std::byte> all) override {
     require_alive();
     if (!has_connected_) {
@@ -64,7 +64,7 @@ class NcclTransport : public Transport {
       links_ = LocalLinks::connect({rank_, size_, wants_links_, timeout_, state(), gather});
     }
     if (links_ == nullptr || !links_->reaches_all()) return gather_over_nccl(mine, all);
-    // if this rank fails, a rank that arrives later does not wait
+    // If this rank fails, guarded() reports it, so that a rank that arrives later does not wait.
     guarded(*this, [&] { links_->all_gather(mine, all); });
   }
 
@@ -86,8 +86,8 @@ class NcclTransport : public Transport {
     exchange_over_nccl(part(sends, false), part(receives, false));
   }
 
-  /// Makes the connections of all_gather(). NCCL makes them during its first gather, while the host waits for all ranks
-  /// without a limit. All ranks have to call.
+  /// Makes NCCL's connections for all_gather(). NCCL makes them during its first gather, and the host then waits for
+  /// all ranks without a time limit. All ranks must call this function.
   void connect() {
     const std::byte mine = {};
     std::vector<std::byte> all(static_cast<std::size_t>(size_));
@@ -111,7 +111,7 @@ class NcclTransport : public Transport {
     cuda::check_call(cuda::driver().copy_to_device(own, mine.data(), mine.size(), stream), "cuMemcpyHtoDAsync", kDoing);
     check_nccl(nccl().all_gather(pointer(own), pointer(gathered), mine.size(), kNcclBytes, comm_, stream),
                "ncclAllGather");
-    // before the copy, because a copy to pageable memory would wait forever for a missing rank
+    // Waits before the copy, because a copy to pageable memory would block forever if a rank is missing.
     wait_for_others(stream);
     cuda::check_call(cuda::driver().copy_to_host(all.data(), gathered, all.size(), stream), "cuMemcpyDtoHAsync",
                      kDoing);
@@ -122,7 +122,7 @@ class NcclTransport : public Transport {
     if (sends.empty() && receives.empty()) return;
     const cuda::StreamHandle stream = state().stream();
     check_nccl(nccl().group_start(), "ncclGroupStart");
-    NcclResult result = 0;  // first error; after an error, the group must still be ended
+    NcclResult result = 0;  // the first error of the calls below; even after an error, the group must be ended
     const auto note = [&result](NcclResult its) { result = result == 0 ? its : result; };
     for (const DeviceMessage& m : sends) {
       note(nccl().send(pointer(m.data), m.bytes, kNcclBytes, m.peer, comm_, stream));
@@ -143,7 +143,7 @@ class NcclTransport : public Transport {
     if (has_failed_) throw Error(ErrorCode::kInternal, "ring: a call on it has failed before");
   }
 
-  /// Returns when the stream is done. It is not done while a rank is missing.
+  /// Waits until the stream has finished its work. The work does not finish while a rank is missing.
   void wait_for_others(cuda::StreamHandle stream) {
     const auto start = std::chrono::steady_clock::now();
     while (!cuda::is_done(stream)) {
@@ -160,7 +160,7 @@ class NcclTransport : public Transport {
         throw Error(ErrorCode::kInternal, fmt::format("ring: rank {} has waited {} ms for the others to begin the call",
                                                       rank_, timeout_.count()));
       }
-      if (cpu::wants_to_end()) throw cpu::Interrupted();  // the ring and its communicator then fail
+      if (cpu::wants_to_end()) throw cpu::Interrupted();  // the ring and its communicator become unusable
       std::this_thread::yield();
     }
   }
@@ -170,26 +170,26 @@ class NcclTransport : public Transport {
       const cuda::ContextGuard guard(device_);
       staging_ = {};
     } catch (const Error&) {
-      return;  // the context and all its memory are gone
+      return;  // the context no longer exists, and its memory is freed
     }
   }
 
-  /// Ends the work on the stream. ncclCommAbort does so at once, but then waits for the other ranks of the machine to
-  /// abort too, so it runs on a detached thread.
+  /// Ends the work on the stream immediately. ncclCommAbort then waits until the other ranks of the machine also abort,
+  /// so it runs on a detached thread.
   void abort() {
     if (!owned_ || comm_ == nullptr) return;
     std::thread([comm = std::exchange(comm_, nullptr)] { nccl().comm_abort(comm); }).detach();
   }
 
-  /// Waits up to the time limit for the other ranks of the machine to do the same, because one of them may have
-  /// aborted.
+  /// Destroys the communicator. Waits up to the time limit until the other ranks of the machine do the same, because
+  /// one of them may have aborted.
   void destroy() noexcept {
     try {
       std::packaged_task<NcclResult()> task([comm = comm_] { return nccl().comm_destroy(comm); });
       const std::future<NcclResult> done = task.get_future();
       std::thread(std::move(task)).detach();
       (void)done.wait_for(timeout_);
-    } catch (const std::exception&) {  // no more threads available: the communicator is leaked
+    } catch (const std::exception&) {  // The system has no more threads. The communicator is leaked.
       return;
     }
   }

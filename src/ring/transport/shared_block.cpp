@@ -18,7 +18,7 @@ namespace {
   throw Error(ErrorCode::kInternal, fmt::format("{}: {} for shared memory {}", call, std::strerror(error), name));
 }
 
-/// A file that is closed at the end of its scope.
+/// A file descriptor that is closed at the end of its scope.
 struct File {
   int descriptor;
   ~File() {
@@ -40,7 +40,7 @@ SharedBlock SharedBlock::map(const std::string& name, int flags, std::size_t byt
   const bool is_new = (flags & O_CREAT) != 0;
   if (is_new) {
     block.name_ = name;
-    // Allocates now, because the process would be killed if the operating system had no page later.
+    // Allocates all pages now. If the operating system had no page left later, an access would kill the process.
     if (const int error = ::posix_fallocate(file.descriptor, 0, static_cast<off_t>(bytes)); error != 0) {
       fail("posix_fallocate", name, error);
     }

@@ -1,4 +1,4 @@
-// Named host memory that processes of one machine share (POSIX shared memory).
+// Named host memory that processes of one machine share, implemented as POSIX shared memory.
 #pragma once
 
 #include <cstddef>
@@ -20,15 +20,15 @@ class SharedBlock {
     return *this;
   }
 
-  /// Makes a new block of zeros. @param name  begins with a slash and contains no other
+  /// Makes a new block of zeros. @param name  starts with a slash and contains no other slash
   /// @throws Error (kInternal) if the operating system refuses.
   [[nodiscard]] static SharedBlock make(const std::string& name, std::size_t bytes);
 
-  /// Opens a block of the same size that another process has made. @throws Error likewise.
+  /// Opens a block of the same size that another process has made. @throws Error (kInternal) if that fails.
   [[nodiscard]] static SharedBlock open(const std::string& name, std::size_t bytes);
 
-  /// Removes the name of a block made here. No process can open it afterwards, and the operating system frees it with
-  /// its last user.
+  /// Removes the name of a block that this object has made. Afterwards no process can open the block. The operating
+  /// system frees it when its last user closes it.
   void forget_name() noexcept;
 
   [[nodiscard]] const std::string& name() const noexcept { return name_; }  ///< empty after forget_name()
@@ -38,7 +38,7 @@ class SharedBlock {
   [[nodiscard]] static SharedBlock map(const std::string& name, int flags, std::size_t bytes);
 
   std::span<std::byte> memory_;
-  std::string name_;  // set while the block made here has a name
+  std::string name_;  // set as long as a block made by this object has a name
 };
 
 }  // namespace attend::ring

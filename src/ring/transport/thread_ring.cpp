@@ -1,4 +1,5 @@
-// A ring of threads of one process. A message stays in its sender's memory until the receiver has copied it.
+// A ring whose ranks are threads of one process. A message stays in its sender's memory until the receiver has copied
+// it.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -20,20 +21,21 @@ namespace attend::ring {
 namespace {
 
 constexpr std::size_t kNumChannels = 5;
-constexpr auto kDeviceChannel = static_cast<Channel>(4);  // channel of exchange()
+// Channel that exchange() uses, in addition to those of Channel.
+constexpr auto kDeviceChannel = static_cast<Channel>(4);
 
 enum class MessageState : std::uint8_t { kPosted, kBeingCopied, kTaken };
 
 struct Message {
   std::span<const std::byte> bytes;
   MessageState state = MessageState::kPosted;
-  // For GPU memory: the receiver waits for `ready` and the sender for `copied`, each on its stream.
+  // Only for GPU memory. The receiver's stream waits for `ready`, and the sender's stream waits for `copied`.
   int device = 0;
   std::shared_ptr<cuda::Event> ready = {};
   std::shared_ptr<cuda::Event> copied = {};
 };
 
-/// State that the ranks share: for each pair of ranks and channel, the messages that are not yet taken.
+/// State that all ranks share. For each pair of ranks and each channel, it lists the messages that are not yet taken.
 class Hub {
  public:
   Hub(int num_ranks, const RingLimits& limits)
@@ -55,7 +57,7 @@ class Hub {
     if (message.state != MessageState::kTaken) throw_failure();
   }
 
-  /// Waits for a message of `size` bytes and calls copy(message), which reads it.
+  /// Waits for a message of `size` bytes. Then calls copy(message), which must read the message.
   template <class Copy>
   void take(int from, int to, Channel channel, std::size_t size, Copy copy) {
     std::unique_lock lock(mutex_);
@@ -78,13 +80,13 @@ class Hub {
     try {
       copy(*message);
     } catch (...) {
-      leave_in(MessageState::kPosted);  // the sender may withdraw it
+      leave_in(MessageState::kPosted);  // allows the sender to withdraw the message
       throw;
     }
     leave_in(MessageState::kTaken);
   }
 
-  /// Removes the message, and returns when no rank reads it any more.
+  /// Removes the message. Returns when no rank reads it any more.
   void withdraw(int from, int to, Channel channel, const std::shared_ptr<Message>& message) {
     std::unique_lock lock(mutex_);
     core::wait_until_done(changed_, lock, [&] { return message->state != MessageState::kBeingCopied; });
@@ -103,7 +105,7 @@ class Hub {
                    static_cast<std::size_t>(channel)];
   }
 
-  /// Waits until `is_done`, up to the time limit.
+  /// Waits until is_done() returns true. Throws after the time limit.
   template <class IsDone>
   void wait(std::unique_lock<std::mutex>& lock, int waiting, int other, IsDone is_done) {
     if (timeout_.count() == 0) return core::wait_until_done(changed_, lock, is_done);
@@ -183,26 +185,26 @@ class ThreadTransport : public Transport {
   int rank_;
 };
 
-/// A send from GPU memory. The receiver copies on its stream.
+/// A send from GPU memory. The receiver copies the message on its own stream.
 class DeviceSend : public PendingSend {
  public:
   DeviceSend(std::shared_ptr<Hub> hub, int from, int to, Message message, cuda::StreamHandle stream)
       : PendingSend(std::move(hub), from, to, kDeviceChannel, std::move(message)), stream_(stream) {}
 
-  /// If the call has failed on this rank, but not on the receiver, a copy may still be running.
+  /// Waits for the copy if the call has failed on this rank, because the receiver may still be copying.
   ~DeviceSend() override {
     if (is_ordered_) return;
     withdraw();
     try {
       order();
     } catch (const Error&) {
-      return;  // the context and all its memory are gone
+      return;  // the context no longer exists, and its memory is freed
     }
   }
 
-  /// Makes later work on the stream wait for the copy. Afterwards it may overwrite the message's memory.
+  /// Makes later work on the stream wait for the copy. Afterwards that work may overwrite the message's memory.
   void finish() {
-    wait();  // until the receiver has queued the copy
+    wait();  // returns when the receiver has queued the copy
     order();
   }
 
@@ -216,7 +218,7 @@ class DeviceSend : public PendingSend {
   bool is_ordered_ = false;
 };
 
-// Posts all sends first, so that no rank waits for one that has not posted its sends.
+// All ranks post all their sends before they wait. Thus no rank waits for a rank that has not posted its sends.
 void ThreadTransport::exchange(std::span<const DeviceMessage> sends, std::span<const DeviceMessage> receives) {
   const cuda::StreamHandle stream = state().stream();
   const int device = state().device();
@@ -232,7 +234,7 @@ void ThreadTransport::exchange(std::span<const DeviceMessage> sends, std::span<c
     hub_->take(m.peer, rank_, kDeviceChannel, m.bytes, [&](Message& message) {
       message.ready->make_wait(stream);
       auto copied = std::make_shared<cuda::Event>();
-      cuda::enable_peer_access(device, message.device);  // without peer access, the copy passes through host memory
+      cuda::enable_peer_access(device, message.device);  // without peer access, CUDA copies through host memory
       const auto from = reinterpret_cast<cuda::DevicePointer>(message.bytes.data());
       cuda::copy_between({device, m.data}, {message.device, from}, m.bytes, stream);
       copied->record(stream);

@@ -11,27 +11,27 @@
 
 namespace attend::ring {
 
-/// kCopy: clearing, copying, adding and rounding in addition to the products, on a GPU.
+/// What a rank does in a span. kCopy is GPU work other than the products: clearing, copying, adding and rounding.
 enum class Activity : std::uint8_t { kCompute, kExchange, kCopy };
 
-/// Times in milliseconds since the timeline's first span began.
+/// One recorded span. Times are in milliseconds since the timeline's first span began.
 struct Span {
   Activity activity;
   int step;
   double begin_ms, end_ms;
 };
 
-/// On the host, spans use the host clock. On a GPU, they use events on the streams that do the work.
+/// Records spans. On the host it uses the host clock. On a GPU it uses events on the streams that do the work.
 class Timeline {
  public:
-  /// @param on_device  begin() and end() receive the stream of each span
+  /// @param on_device  true if begin() and end() receive the stream of each span
   explicit Timeline(bool on_device) : on_device_(on_device) {}
 
   /// Begins a span and returns its number.
   [[nodiscard]] std::size_t begin(Activity activity, int step, cuda::StreamHandle stream = nullptr);
   void end(std::size_t number, cuda::StreamHandle stream = nullptr);
 
-  /// Returns the spans that have ended, in the order of their begin. On a GPU waits for them.
+  /// Returns the completed spans, ordered by their begin. On a GPU, waits for them first.
   [[nodiscard]] std::vector<Span> spans() const;
 
  private:
@@ -53,7 +53,7 @@ class Timeline {
   std::vector<Marks> marks_;
 };
 
-/// A span that lasts as long as the object. Does nothing if the timeline is null.
+/// Records a span that lasts as long as the object. Does nothing if the timeline is null.
 class TimedSpan {
  public:
   TimedSpan(Timeline* timeline, Activity activity, int step, cuda::StreamHandle stream = nullptr)

@@ -1,4 +1,4 @@
-// Communication between ranks: messages of bytes between two ranks, sent and received asynchronously.
+// Communication between ranks. A message is a number of bytes that one rank sends to another asynchronously.
 #pragma once
 
 #include <cstddef>
@@ -14,14 +14,14 @@
 
 namespace attend::ring {
 
-/// Channels are independent of each other. Messages of one channel from one rank to another arrive in the order in
-/// which they were sent.
+/// Channels separate messages of different purposes. Messages of one channel from one rank to another arrive in the
+/// order in which they were sent. Different channels are independent of each other.
 enum class Channel : std::uint8_t { kAgreement, kKeysValues, kKeyGradients, kHeads };
 
-/// Reason of failure if the caller has interrupted the rank's call.
+/// Text that a rank passes to fail() if its caller has interrupted the call.
 inline constexpr const char* kInterrupted = "interrupted";
 
-/// A message in transit. Its buffer belongs to the transport until wait() has returned or the object is destroyed.
+/// A message in transit. Its buffer must not be accessed until wait() has returned or the object is destroyed.
 class Pending {
  public:
   Pending() = default;
@@ -29,12 +29,12 @@ class Pending {
   Pending& operator=(const Pending&) = delete;
   virtual ~Pending() = default;
 
-  /// Waits until the buffer belongs to the caller again: sent, or filled. Call once.
+  /// Waits until the buffer may be accessed again: a send has read it, or a receive has filled it. May be called once.
   /// @throws Error if another rank has failed, or sent a message of another size.
   virtual void wait() = 0;
 };
 
-/// A message in GPU memory, to or from another rank.
+/// A message in GPU memory that is sent to or received from another rank.
 struct DeviceMessage {
   int peer;
   cuda::DevicePointer data;
@@ -55,38 +55,39 @@ class Transport {
   /// Starts an asynchronous send to another rank.
   [[nodiscard]] virtual std::unique_ptr<Pending> send(int to, Channel channel, std::span<const std::byte> bytes) = 0;
 
-  /// Starts an asynchronous receive of bytes.size() bytes. Receives of one channel and rank must be waited for in
-  /// order.
+  /// Starts an asynchronous receive of bytes.size() bytes. The caller must wait for receives of one channel and rank
+  /// in the order in which it started them.
   [[nodiscard]] virtual std::unique_ptr<Pending> receive(int from, Channel channel, std::span<std::byte> bytes) = 0;
 
-  /// Gathers one message of equal size from every rank, in the order of ranks: all.size() is size() * mine.size().
-  /// Returns when all ranks have called. The default uses send() and receive().
+  /// Gathers messages of equal size from all ranks, in the order of ranks. all.size() must be size() * mine.size().
+  /// Returns only after all ranks have called. The default implementation uses send() and receive().
   virtual void all_gather(std::span<const std::byte> mine, std::span<std::byte> all);
 
-  /// If tensors of the device cannot travel, returns the allowed device ("cpu") for the error message; otherwise
-  /// nothing.
+  /// Returns nothing if the transport supports tensors on this device. Otherwise returns the supported device ("cpu")
+  /// for the error message.
   [[nodiscard]] virtual std::optional<std::string> allowed_instead(Device device) const;
 
-  /// Sends and receives in the order of state().stream(). All ranks must make the same exchanges in the same order:
-  /// each send of a rank must match a receive of its peer. At most one message from each rank to each. Does not wait
-  /// for the GPU, but may wait for other ranks to reach the exchange.
+  /// Sends and receives messages in the order of state().stream(). All ranks must make the same exchanges in the same
+  /// order. Each send must match a receive of the peer. An exchange has at most one message from one rank to another.
+  /// Does not wait for the GPU, but may wait for other ranks to reach the exchange.
   virtual void exchange(std::span<const DeviceMessage> sends, std::span<const DeviceMessage> receives);
 
-  /// Returns this rank's state on the GPU of its tensors, made by the first call there.
+  /// Returns this rank's state on the given GPU. The first call makes it.
   [[nodiscard]] virtual DeviceState& state(int device);
 
-  /// Sets the timeline that later calls of this rank record to; null, the default: no recording.
+  /// Sets the timeline to which later calls of this rank record. Null, the default, disables recording.
   void record_in(Timeline* timeline) { timeline_ = timeline; }
   [[nodiscard]] Timeline* timeline() const { return timeline_; }
 
-  /// Returns the number of the call that this rank begins now, from 1 on.
+  /// Returns the number of the call that this rank begins now. The first call is number 1.
   [[nodiscard]] std::uint64_t next_call() { return ++num_calls_; }
 
-  /// Reports that this rank gives up a call. Must end the waits of the other ranks.
+  /// Reports that this rank gives up a call, for the reason `why`. Must end the waits of the other ranks.
   virtual void fail(const std::string& why) = 0;
 
  protected:
-  /// Destructors must call this first if messages may be in transit on the state's stream.
+  /// Destroys the state on the GPU. If messages may be in transit on the state's stream, destructors must call this
+  /// first.
   void drop_state() noexcept { state_.reset(); }
   [[nodiscard]] DeviceState& state() const { return *state_; }
 

@@ -1,4 +1,4 @@
-// Sends the ring's messages by MPI_Isend and MPI_Irecv. Only this library depends on MPI.
+// Sends the ring's messages with MPI_Isend and MPI_Irecv. Only the library built from this folder depends on MPI.
 #include "attend/ring_mpi.hpp"
 
 #include <algorithm>
@@ -21,14 +21,15 @@ void check(int result, const char* call) {
   throw Error(ErrorCode::kInternal, std::string(call) + ": " + std::string(text, static_cast<std::size_t>(length)));
 }
 
-/// MPI counts in int, so a longer message is sent in pieces, which keep their order.
+/// The count of an MPI call is an int, so a longer message is sent in pieces. MPI keeps the order of the pieces.
 constexpr std::size_t kMaxPieceBytes = std::size_t{1} << 30;
 
-/// Destroyed before wait() only if an MPI call has failed or a rank has given up; MPI_Abort follows.
+/// The pending MPI requests of one message. It is destroyed before wait() only if an MPI call has failed or a rank has
+/// given up; MPI_Abort then follows.
 class PendingRequests : public Pending {
  public:
-  /// Calls begin(offset, bytes, request) for each piece of the message. Calls give_up(), which does not return, if the
-  /// pieces take longer than `timeout`.
+  /// Calls begin(offset, bytes, request) for each piece of the message. If the pieces take longer than `timeout`,
+  /// wait() calls give_up(), which does not return.
   template <class Begin>
   PendingRequests(std::size_t bytes, std::chrono::milliseconds timeout, std::function<void()> give_up, Begin begin)
       : timeout_(timeout), give_up_(std::move(give_up)) {
@@ -44,12 +45,12 @@ class PendingRequests : public Pending {
   void wait() override {
     const auto start = std::chrono::steady_clock::now();
     int is_done = 0;
-    for (;;) {  // MPI_Waitall would have no time limit
+    for (;;) {  // MPI_Waitall is not used, because it has no time limit
       check(MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &is_done, MPI_STATUSES_IGNORE),
             "MPI_Testall");
       if (is_done != 0) return;
       if (timeout_.count() > 0 && std::chrono::steady_clock::now() - start > timeout_) give_up_();
-      std::this_thread::yield();  // there may be more ranks than cores
+      std::this_thread::yield();  // other ranks may need this core
     }
   }
 
@@ -99,7 +100,8 @@ class MpiTransport : public Transport {
   }
 
  private:
-  /// Aborts, because after an exception the process would wait for the other rank in MPI_Finalize.
+  /// Aborts all ranks. An exception would not help, because the process would then wait for the other rank in
+  /// MPI_Finalize.
   void give_up(int other) {
     fail("it has waited " + std::to_string(timeout_.count()) + " ms for rank " + std::to_string(other));
   }
