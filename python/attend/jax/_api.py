@@ -77,9 +77,9 @@ def attention(
         seed: a number, an array of one integer, which may be traced, or a key of jax.random. Required with dropout_p.
             The dropout pattern is a pure function of the seed. There is no default, because with a default seed a
             compiled function would drop the same entries in every run.
-        offset: selects another dropout pattern of the same seed. Not allowed with a key. All other options are as in
-        `attend.attention`. They are numbers and names, and must be known when the function is traced. score, captures
-        and block_mask of `attend.attention` are not available.
+        offset: selects another dropout pattern of the same seed. Not allowed with a key.
+        All other options are as in `attend.attention`. They are numbers and names, and must be known when the function
+        is traced. score, captures and block_mask of `attend.attention` are not available.
 
     Returns:
         o (batch, heads_q, seqlen_q, head_dim_v) in the order of `layout` and the dtype of q, or (o, lse) with lse f32
@@ -149,8 +149,8 @@ def attention_varlen(
             and end at the total number of tokens. On a CPU, other offsets are refused at run time.
         max_seqlen_q, max_seqlen_k: numbers, upper bounds of the sequence lengths.
         alibi_slopes: f32 (heads_q) or (sequences, heads_q).
-        sinks: float (heads_q) or (sequences, heads_q). All other arguments are as in `attention`. bias and mask are not
-            available.
+        sinks: float (heads_q) or (sequences, heads_q).
+        All other arguments are as in `attention`. bias and mask are not available.
 
     Returns:
         o (total_q, heads_q, head_dim_v), or (o, lse) with lse f32 (f64 if q is) (heads_q, total_q).
