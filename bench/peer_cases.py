@@ -28,10 +28,11 @@ Side = Callable[..., Any]
 
 @dataclasses.dataclass
 class Case:
-    """One problem. `row` has the first fields of its lines in the file. `flops` counts forward, for the visible pairs.
+    """One problem. `row` contains the first fields of its lines in the result file. `flops` is the number of forward
+    operations on visible pairs.
 
-    `bytes_moved` is set if memory bounds the problem; its speed is then in GB/s. `sides` are functions by name that
-    compute o from `leaves`. `comparable` is False if each side draws a different dropout mask.
+    `bytes_moved` is set if memory bandwidth bounds the problem. The speed is then reported in GB/s. `sides` are
+    functions by name that compute o from `leaves`. `comparable` is False if each side draws a different dropout mask.
     """
 
     row: dict[str, Any]

@@ -17,7 +17,7 @@ import served_models
 import torch as torch_here
 from served_models import CONFIGS, MAX_POSITIONS, Model, prompts, truth
 
-PROMPTS = (1, 19, 7, 33)  # tokens of each
+PROMPTS = (1, 19, 7, 33)  # number of tokens of each prompt
 BATCH = len(PROMPTS)
 STEPS = 20  # generated tokens of each sequence; the prefill computes the first
 PAGE = 8

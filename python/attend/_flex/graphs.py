@@ -226,7 +226,7 @@ def _scored(
     function = _noted(score, result)
     try:
         text, captures = text_and_captures(function, (), query, key)
-    except ArgumentError as error:  # Dynamo would not fall back to eager mode on another error than NotImplementedError
+    except ArgumentError as error:  # Dynamo breaks the graph here only for a NotImplementedError
         raise UnsupportedError(str(error)) from None
     _refuse_subclasses(query, key, value, *captures.values())
     o, lse, _ = _flex_operators.forward(query, key, value, list(captures.values()), text, mask, tiles, scale)
