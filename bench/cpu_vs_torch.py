@@ -8,18 +8,19 @@ Writes results/cpu/cpu_vs_torch.json, the tables of docs/benchmarks_cpu.md and t
 What makes it a fair comparison:
   * Both sides run in one process. Each case has new random normal data. Both sides read the same dense
     (batch, heads, seqlen, head_dim) buffers and allocate their outputs from torch's allocator inside the timed call.
-  * Repeats alternate between the sides, and so does the side that starts. A slow second of the machine therefore
-    affects both sides. The script reports the median and the quartiles.
+  * Repeats alternate between the sides, and so does the side that starts. If the machine is slow for a second, both
+    sides are affected. The script reports the median and the quartiles.
   * torch forward runs under no_grad. torch backward is autograd.grad on a graph built before the clock starts. attend's
     backward uses the o and lse of a forward that is not timed.
   * Results are compared with float64 before anything is timed. The error of attend may be at most twice the error of
     torch, plus 1e-6 of the largest magnitude. Otherwise the script fails.
-  * Both sides have the same number of threads. PyTorch's wheel contains a libgomp. If its name is libgomp.so.1, the
-    loader gives it to attend as well, and the process has one pool of threads. Otherwise there are two pools, and idle
-    threads of one pool spin for some milliseconds on the cores that the other pool needs. The script counts the OpenMP
-    runtimes and records them. In either case every timed call follows a pause (--gap-ms), in which spinning threads go
-    to sleep, and one untimed call of the same side, which wakes its threads. So both sides start warm and alone. (With
-    PyTorch 2.15 there is one pool. The pause makes both sides 3 % slower at (4, 8, 512, 64), where a call takes 9 ms.)
+  * Both sides have the same number of threads. PyTorch's wheel contains a libgomp. If the file is named libgomp.so.1,
+    the loader also uses it for attend, and the process has one pool of threads. Otherwise there are two pools, and idle
+    threads of one pool spin for some milliseconds on the cores that the other pool needs. The script records the number
+    of OpenMP runtimes. Before every timed call there is a pause (--gap-ms), in which spinning threads go to sleep, and
+    one untimed call of the same side, which wakes its threads. Therefore each timed call starts with its threads awake
+    and no others running. (With PyTorch 2.15 there is one pool. The pause makes both sides 3 % slower at (4, 8, 512,
+    64), where a call takes 9 ms.)
 """
 
 import argparse
@@ -53,7 +54,9 @@ class Case:
         return 4.0 * b * h * s * s * d * (0.5 if self.causal else 1.0) * (2.5 if mode == "backward" else 1.0)
 
     def bytes_moved(self, mode: str) -> float:
-        """Returns the least traffic: forward reads q, k, v, writes o; backward reads five tensors, writes three."""
+        """Returns the minimum memory traffic in bytes. Forward reads q, k and v and writes o. Backward reads five
+        tensors and writes three.
+        """
         b, h, s, d = self.shape
         return b * h * s * d * (4 if self.dtype == "f32" else 2) * (4.0 if mode == "forward" else 8.0)
 
@@ -76,7 +79,9 @@ def truth(case, q, k, v, dout):
 
 
 def check_agreement(expected, ours, theirs) -> dict:
-    """Returns the largest errors. Raises if attend's exceeds twice torch's plus 1e-6 of the largest magnitude."""
+    """Returns the largest error of each side. Raises if attend's error exceeds twice torch's plus 1e-6 of the largest
+    magnitude.
+    """
     errors = {}
     for name, want, our, their in zip(("o", "dq", "dk", "dv"), expected, ours, theirs):
         our_error = (our.double() - want).abs().max().item()
@@ -94,6 +99,7 @@ def quartiles(values) -> list:
 
 def time_interleaved(sides: dict, repeats, gap_s) -> dict:
     """Returns {side: [ms, ...]}. `sides` are functions without arguments."""
+
     def one(function):
         time.sleep(gap_s)
         function()
@@ -131,19 +137,35 @@ def measure(case, attend, options) -> list:
         "forward": {"attend": lambda: attend.forward(case, q, k, v), "torch": torch_forward},
         "backward": {"attend": lambda: attend.backward(case, dout, q, k, v, o, lse), "torch": torch_backward},
     }
-    errors = check_agreement(truth(case, q, k, v, dout), (o, *attend.backward(case, dout, q, k, v, o, lse)),
-                             (graph.detach(), *torch_backward()))
-    return [row(case, mode, time_interleaved(sides[mode], options.repeats, options.gap_ms / 1e3), errors)
-            for mode in MODES]
+    errors = check_agreement(
+        truth(case, q, k, v, dout),
+        (o, *attend.backward(case, dout, q, k, v, o, lse)),
+        (graph.detach(), *torch_backward()),
+    )
+    return [
+        row(case, mode, time_interleaved(sides[mode], options.repeats, options.gap_ms / 1e3), errors) for mode in MODES
+    ]
 
 
 def row(case, mode, times, errors) -> dict:
     b, h, s, d = case.shape
     ours, theirs = quartiles(times["attend"]), quartiles(times["torch"])
     result = {
-        "compute": "cpu", "mode": mode, "device": "cpu", "dtype": case.dtype,
-        "B": b, "H": h, "Hkv": h, "Sq": s, "Sk": s, "D": d, "causal": case.causal,
-        "ms": ours[1], "ms_quartiles": ours, "torch_ms": theirs[1], "torch_ms_quartiles": theirs,
+        "compute": "cpu",
+        "mode": mode,
+        "device": "cpu",
+        "dtype": case.dtype,
+        "B": b,
+        "H": h,
+        "Hkv": h,
+        "Sq": s,
+        "Sk": s,
+        "D": d,
+        "causal": case.causal,
+        "ms": ours[1],
+        "ms_quartiles": ours,
+        "torch_ms": theirs[1],
+        "torch_ms_quartiles": theirs,
         "repeats": len(times["attend"]),
         "tflops": round(case.flops(mode) / ours[1] * 1e-9, 4),
         "torch_tflops": round(case.flops(mode) / theirs[1] * 1e-9, 4),
@@ -151,8 +173,11 @@ def row(case, mode, times, errors) -> dict:
         "speedup": round(theirs[1] / ours[1], 3),
         "max_abs_err": {k: v for k, v in errors.items() if (k == "o") == (mode == "forward")},
     }
-    print(f"{mode:8} {case.dtype:4} {case.shape!s:20} {'causal' if case.causal else 'full':6} "
-          f"attend {result['ms']:9.3f} ms   torch {result['torch_ms']:9.3f} ms   {result['speedup']:.2f}x", flush=True)
+    print(
+        f"{mode:8} {case.dtype:4} {case.shape!s:20} {'causal' if case.causal else 'full':6} "
+        f"attend {result['ms']:9.3f} ms   torch {result['torch_ms']:9.3f} ms   {result['speedup']:.2f}x",
+        flush=True,
+    )
     return result
 
 
@@ -161,8 +186,14 @@ def summarise(rows) -> list:
     summary = []
     for dtype, mode in itertools.product(dict.fromkeys(r["dtype"] for r in rows), MODES):
         ratios = [r["speedup"] for r in rows if r["dtype"] == dtype and r["mode"] == mode]
-        summary.append({"dtype": dtype, "mode": mode, "geomean_speedup": round(statistics.geometric_mean(ratios), 3),
-                        "min_speedup": min(ratios)})
+        summary.append(
+            {
+                "dtype": dtype,
+                "mode": mode,
+                "geomean_speedup": round(statistics.geometric_mean(ratios), 3),
+                "min_speedup": min(ratios),
+            }
+        )
     return summary
 
 
@@ -180,24 +211,37 @@ def main() -> None:
     parser.add_argument("--dry", action="store_true", help="print results without writing files")
     options = parser.parse_args()
 
-    # This comes before torch and the library load, because an OpenMP runtime reads its environment once.
+    # The variable must be set before torch and the library are loaded, because an OpenMP runtime reads its environment
+    # once.
     os.environ["OMP_NUM_THREADS"] = str(options.threads)
     global torch
     import torch
+
     torch.set_num_threads(options.threads)
     attend = Attend(torch)
     if attend.threads != options.threads:
         sys.exit(f"attend would use {attend.threads} threads instead of {options.threads}")
 
-    cases = [Case(shape, causal, dtype) for dtype in options.dtypes.split(",") for shape in SHAPES
-             for causal in (False, True)]
+    cases = [
+        Case(shape, causal, dtype)
+        for dtype in options.dtypes.split(",")
+        for shape in SHAPES
+        for causal in (False, True)
+    ]
     info = report.machine(options.threads)
-    info |= {"simd_target": attend.simd_target, "attend": attend.version, "torch": torch.__version__,
-             "openmp_runtimes": openmp_runtimes(), "gap_ms": options.gap_ms}
+    info |= {
+        "simd_target": attend.simd_target,
+        "attend": attend.version,
+        "torch": torch.__version__,
+        "openmp_runtimes": openmp_runtimes(),
+        "gap_ms": options.gap_ms,
+    }
     rows = [r for case in cases for r in measure(case, attend, options)]
     data = {"machine": info, "summary": summarise(rows), "rows": rows}
     for s in data["summary"]:
-        print(f"{s['dtype']:4} {s['mode']:8} geometric mean {s['geomean_speedup']:.2f}x, smallest {s['min_speedup']:.2f}x")
+        print(
+            f"{s['dtype']:4} {s['mode']:8} geometric mean {s['geomean_speedup']:.2f}x, smallest {s['min_speedup']:.2f}x"
+        )
     if not options.dry:
         report.write_json(report.RESULTS / "cpu_vs_torch.json", data)
         for section in cpu_tables.sections():

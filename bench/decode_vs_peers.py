@@ -6,17 +6,18 @@
     python3 bench/decode_vs_peers.py --cases ragged,rows,groups,dims,mla
     python3 bench/decode_vs_peers.py --cases '16x8192*' --cache f8e4m3
 
-The peers are PyTorch's scaled_dot_product_attention with cuDNN forced (if each sequence has one row, all lengths are
-equal and the cache has no pages), and FlashAttention-3's flash_attn_with_kvcache (if flash_attn_interface is
-importable). The script needs attend's package, torch and NumPy, but no build of the repository.
+There are two peers. One is PyTorch's scaled_dot_product_attention with cuDNN forced. It is measured if each sequence
+has one row, all lengths are equal and the cache has no pages. The other is FlashAttention-3's flash_attn_with_kvcache,
+if flash_attn_interface is importable. The script needs attend's package, torch and NumPy, but no build of the
+repository.
 
 All sides read the same memory, and their results are compared before anything is timed. The script reports medians.
 python/attend/_measure/decode_turns.py explains how calls are captured, what warm and cold caches are, and how graphs
 alternate. `python -m attend.bench decode` measures a grid of batch sizes and lengths, with more peers and pictures.
 
-GB/s count the keys and values that a call has to read, once. With --cache, attend_wide is attend with a cache in the
-dtype of q. Each line is saved at once: results/h200/decode_*.json.
-The exit status is 1 if the results of a peer differ from attend's, or if attend refuses a problem.
+GB/s are computed from the bytes of the keys and values that a call has to read, counted once. With --cache, the side
+attend_wide is attend with a cache in the dtype of q. Each line is saved at once in results/h200/decode_*.json. The exit
+status is 1 if the results of a peer differ from attend's, or if attend refuses a problem.
 """
 
 import argparse
@@ -39,26 +40,42 @@ KIND = "decode_vs_peers"
 
 
 def measure(one, options):
-    """Returns one line of the file. If a side has no times, `errors` has the reason."""
+    """Returns one line of the result file. If a side has no times, `errors` contains the reason."""
     difference, errors = compare(one)
     sampling = Sampling(options.rounds, options.sample_ms, COPIES_BYTES, Graph)
     taken = in_turns(graphs(one, sampling, errors), sampling.rounds)
-    found = {name: {state: statistics.median(us) for (side, state), us in taken.items() if side == name}
-             for name in one.sides if (name, WARM) in taken}
+    found = {
+        name: {state: statistics.median(us) for (side, state), us in taken.items() if side == name}
+        for name in one.sides
+        if (name, WARM) in taken
+    }
     return {**row_of(one), "difference": difference, "errors": errors} | speeds(one, found)
 
 
 def row_of(one):
-    """Returns the first fields of a line."""
+    """Returns the fields of a line that describe the problem."""
     s = one.shape
-    return {"case": s.name, "B": len(s.lengths), "S": max(s.lengths), "keys": sum(s.lengths), "H": s.heads,
-            "Hkv": s.heads_k, "D": s.head_dim, "Dv": s.head_dim_v or s.head_dim, "rows": s.rows,
-            "dtype": one.setting.dtype, "cache": one.setting.cache or one.setting.dtype,
-            "page_size": one.setting.page_size, "bytes": one.bytes_moved}
+    return {
+        "case": s.name,
+        "B": len(s.lengths),
+        "S": max(s.lengths),
+        "keys": sum(s.lengths),
+        "H": s.heads,
+        "Hkv": s.heads_k,
+        "D": s.head_dim,
+        "Dv": s.head_dim_v or s.head_dim,
+        "rows": s.rows,
+        "dtype": one.setting.dtype,
+        "cache": one.setting.cache or one.setting.dtype,
+        "page_size": one.setting.page_size,
+        "bytes": one.bytes_moved,
+    }
 
 
 def speeds(one, us):
-    """Returns us and GB/s from {side: {state: us}}. A cache larger than all copies has the same cold and warm time."""
+    """Returns microseconds and GB/s from {side: {state: microseconds}}. A cache that is too large to be copied has the
+    same cold and warm time.
+    """
     us = {name: {WARM: of[WARM], COLD: of.get(COLD, of[WARM])} for name, of in us.items()}
     gbps = {name: {state: one.bytes_of(name) / x / 1e3 for state, x in of.items()} for name, of in us.items()}
     tflops = {name: {state: one.shape.flops() / x / 1e6 for state, x in of.items()} for name, of in us.items()}
@@ -66,7 +83,7 @@ def speeds(one, us):
 
 
 def best_peer(row, state):
-    """Returns (name, us) of the fastest peer, or None."""
+    """Returns (name, microseconds) of the fastest peer, or None."""
     found = [(of[state], name) for name, of in row["us"].items() if not name.startswith("attend")]
     return min(found)[::-1] if found else None
 
@@ -78,7 +95,9 @@ def ratio(row, state):
 
 
 def line(row):
-    """Returns one line of the table, for warm and cold caches: attend's us and GB/s, the best peer's us, the ratio."""
+    """Returns one line of the table. For warm and for cold caches it has attend's microseconds and GB/s, the best
+    peer's microseconds, and their ratio.
+    """
     cells = [f"{row['case']:28} page {row['page_size']:<3}"]
     for state in (WARM, COLD):
         own, best = row["us"].get("attend"), best_peer(row, state)
@@ -86,8 +105,11 @@ def line(row):
         cells.append(f"{best[0]:6}{best[1]:9.2f}" if best else f"{'-':>15}")
         cells.append(f"{ratio(row, state):6.3f}x" if best and own else f"{'':>7}")
     more = [f"{row['tflops']['attend'][WARM]:.0f} TFLOP/s warm"] if row["Dv"] != row["D"] and row["us"] else []
-    more += [f"attend_wide {row['us']['attend_wide'][state]:.2f} us {state}" for state in (WARM, COLD)
-             if "attend_wide" in row["us"]]
+    more += [
+        f"attend_wide {row['us']['attend_wide'][state]:.2f} us {state}"
+        for state in (WARM, COLD)
+        if "attend_wide" in row["us"]
+    ]
     return "  ".join([*cells, *more, *(f"{name}: {text}" for name, text in row["errors"].items())])
 
 
@@ -98,7 +120,8 @@ def heading():
 
 def wrong(row):
     """Returns the sides whose results differ from attend's or have NaN, and attend if it has no result."""
-    # A cache of 8 bits has larger rounding errors, and attend_wide shows them. So its limit is higher.
+    # The difference between attend and attend_wide includes the rounding errors of the 8-bit cache. The limit is
+    # therefore higher.
     limit = 0.1 if "attend_wide" in row["us"] else LARGEST_DIFFERENCE
     differing = [name for name, x in row["difference"].items() if not x <= limit]
     return differing + ["attend"] * ("attend" not in row["us"])
@@ -119,8 +142,13 @@ def shapes(text):
 
 def arguments(words=None):
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], allow_abbrev=False)
-    parser.add_argument("--cases", type=shapes, default="table", metavar="NAME,NAME",
-                        help=f"sets ({', '.join(decode_peer_cases.sets())}) and names, which may have wildcards")
+    parser.add_argument(
+        "--cases",
+        type=shapes,
+        default="table",
+        metavar="NAME,NAME",
+        help=f"sets ({', '.join(decode_peer_cases.sets())}) and names, which may have wildcards",
+    )
     parser.add_argument("--dtype", choices=["bf16", "f16"], default="bf16")
     parser.add_argument("--cache", choices=list(decode_peer_cases.CACHE_DTYPES),
                         help="8-bit dtype of the cache; no peer supports one")
@@ -138,8 +166,9 @@ def main():
     if not torch.cuda.is_available():
         print("torch finds no GPU, which this script requires", file=sys.stderr)
         return 2
-    settings = [decode_peer_cases.Setting(options.dtype, options.cache, size, options.heads_first)
-                for size in options.page_size]
+    settings = [
+        decode_peer_cases.Setting(options.dtype, options.cache, size, options.heads_first) for size in options.page_size
+    ]
     path = options.output or h200_vs_peers.RESULTS / file_name(settings[0], options.page_size)
     head = {**h200_vs_peers.about("cuda"), "kind": KIND}
     print(peer_tables.title(head) + "\n" + heading(), flush=True)

@@ -1,14 +1,17 @@
 #!/usr/bin/env python3
-"""Rewrites every section of README.md and docs/ that is made from results/*.json. Measures nothing; takes a second.
+"""Rewrites every section of README.md and docs/ that is generated from results/*.json. It measures nothing and takes a
+second.
 
     python3 bench/documents.py             after a measurement, or when the code of kernels/ or src/cpu has changed
     python3 bench/documents.py --check     changes nothing; prints what is out of date and exits with 1
 
-The line below the figures of a section gives their date and states whether the code has changed since (report.Section).
-So old figures are never presented as the speed of the present code. After a change of the code, only this line changes,
-and nothing has to be measured again. To get present figures, run the command that made the file, then this script.
+The line below the figures of a section contains their date, and states whether the code has changed since then
+(report.Section). Old figures are therefore never presented as the speed of the present code. After a change of the
+code, only this line changes, and nothing has to be measured again. To update the figures, run the command that made the
+result file, then this script.
 
-The metadata of a picture names the files that it was drawn from. --check finds pictures whose files have changed.
+The metadata of a picture contains the names of the files from which it was drawn. --check finds pictures whose files
+have changed.
 """
 
 import re
@@ -24,18 +27,26 @@ import ladder_table
 import profile_tables
 import report
 
-# Pictures without a measurement: bench/draw_flash_attention.py and bench/draw_masks.py.
+# Pictures that show no measurement. bench/draw_flash_attention.py and bench/draw_masks.py draw them.
 DRAWN_BY_FORMULA = ("flash_attention_*.svg", "custom_masks.svg")
 
 
 def sections():
-    modules = (cpu_tables, cpu_memory, gpu_tables, ladder_table, profile_tables, conclusions, experiment_tables,
-               compile_tables)
+    modules = (
+        cpu_tables,
+        cpu_memory,
+        gpu_tables,
+        ladder_table,
+        profile_tables,
+        conclusions,
+        experiment_tables,
+        compile_tables,
+    )
     return [section for module in modules for section in module.sections()]
 
 
 def stale():
-    """Returns one line for each section and picture that does not match the results and the present code."""
+    """Returns one line for each section and picture that does not match the result files and the present code."""
     lines = []
     shown = {}
     for section in sections():
@@ -50,7 +61,7 @@ def stale():
 
 
 def picture_lines(path, where):
-    """Returns one line for each fault of a picture. where: the sections that show it."""
+    """Returns one line for each fault of a picture. `where` contains the sections that show it."""
     name = f"docs/{path.name}"
     sources = report.style().sources_of(path.read_text())
     if not sources:

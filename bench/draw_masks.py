@@ -3,8 +3,9 @@
 
     python3 bench/draw_masks.py [FOLDER]
 
-Names and texts are those of tests/mask/mask_cookbook.cpp; the page has the same texts. The library evaluates each text
-at the rows and keys of SIZES, with example tensors. A pixel is a pair of a row and a key.
+The names and texts are those of tests/mask/mask_cookbook.cpp, and the page shows the same texts. The library evaluates
+each text for TOKENS rows and keys, or for those of SIZES, with example tensors. Each pixel is a pair of a row and a
+key.
 """
 
 import base64
@@ -21,19 +22,21 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 COOKBOOK = ROOT / "tests" / "mask" / "mask_cookbook.cpp"
 PICTURE = "custom_masks.svg"
 TOKENS, COLUMNS, GAP, HEAD, FOOT = 192, 4, 40, 62, 26
-SIZES = {"Causal, aligned at the end": (128, TOKENS)}  # rows and keys; all others have TOKENS of both
-HEADS, SHOWN_HEAD = 4, 1  # for a mask that depends on h
+SIZES = {"Causal, aligned at the end": (128, TOKENS)}  # (rows, keys); all other masks have TOKENS rows and keys
+HEADS, SHOWN_HEAD = 4, 1  # the number of heads of a mask that depends on h, and the drawn head
 SEEN = b"\x00\x72\xb2"
 TEXT_COLUMNS = 38
 
 
 def documents():
-    """Returns a document number for each token: five documents in a row."""
+    """Returns the document number of each token. There are five documents, one after another."""
     return np.repeat(np.arange(5, dtype=np.int32), (24, 52, 36, 56, 24))
 
 
 def tree():
-    """Returns what 63 drafts in a binary tree after a prompt see: the prompt, their ancestors and themselves."""
+    """Returns the visible keys of 63 draft tokens, which form a binary tree after a prompt. A draft token sees the
+    prompt, its ancestors and itself.
+    """
     prompt = TOKENS - 63
     sees = np.tril(np.ones((TOKENS, TOKENS), bool))
     sees[prompt:, prompt:] = False
@@ -50,8 +53,14 @@ def captures():
     doc = documents()
     blocks = -(-TOKENS // 32)
     chosen = np.random.default_rng(4).random((1, HEADS, blocks, blocks)) < 0.3
-    return {"doc": doc, "valid": np.array([136]), "tree": tree(), "media": doc.astype(np.float32),
-            "seen": (doc - 1).astype(np.float32), "keep": chosen | np.eye(blocks, dtype=bool)}
+    return {
+        "doc": doc,
+        "valid": np.array([136]),
+        "tree": tree(),
+        "media": doc.astype(np.float32),
+        "seen": (doc - 1).astype(np.float32),
+        "keep": chosen | np.eye(blocks, dtype=bool),
+    }
 
 
 def recipes():
@@ -63,7 +72,7 @@ def recipes():
 
 
 def pairs(name, text):
-    """Returns the visible pairs, evaluated by the library: bools (rows, keys)."""
+    """Returns bools (rows, keys): True for each visible pair, as the library evaluates it."""
     import attend
 
     rows, keys = SIZES.get(name, (TOKENS, TOKENS))
@@ -75,7 +84,7 @@ def pairs(name, text):
 
 
 def png(seen):
-    """Returns a PNG with one bit per pixel: SEEN, or clear."""
+    """Returns a PNG with one bit per pixel. A visible pair has the colour SEEN, and other pixels are transparent."""
     rows, keys = seen.shape
     lines = b"".join(b"\x00" + np.packbits(row).tobytes() for row in seen)
 
@@ -83,23 +92,32 @@ def png(seen):
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
     return b"\x89PNG\r\n\x1a\n" + b"".join(
-        (chunk(b"IHDR", struct.pack(">IIBBBBB", keys, rows, 1, 3, 0, 0, 0)), chunk(b"PLTE", b"\xff\xff\xff" + SEEN),
-         chunk(b"tRNS", b"\x00"), chunk(b"IDAT", zlib.compress(lines, 9)), chunk(b"IEND", b"")))
+        (
+            chunk(b"IHDR", struct.pack(">IIBBBBB", keys, rows, 1, 3, 0, 0, 0)),
+            chunk(b"PLTE", b"\xff\xff\xff" + SEEN),
+            chunk(b"tRNS", b"\x00"),
+            chunk(b"IDAT", zlib.compress(lines, 9)),
+            chunk(b"IEND", b""),
+        )
+    )
 
 
 def pixels(svg):
-    """Returns the picture with each PNG decoded to bits, because versions of zlib write the same bits differently."""
+    """Returns the text of the picture with each PNG replaced by its pixels, because different versions of zlib compress
+    the same pixels differently.
+    """
+
     def lines(found):
         data = base64.b64decode(found[1])
         start = data.index(b"IDAT")
-        size = int.from_bytes(data[start - 4:start], "big")
-        return zlib.decompress(data[start + 4:start + 4 + size]).hex()
+        size = int.from_bytes(data[start - 4 : start], "big")
+        return zlib.decompress(data[start + 4 : start + 4 + size]).hex()
 
     return re.sub(r"data:image/png;base64,([^\"]+)", lines, svg)
 
 
 def in_lines(text):
-    """Returns the lines of a text. A text that is too long for one line is cut after `;` and `&&`."""
+    """Splits a text into lines. A text that is too long for one line is split after `;` and `&&`."""
     lines = [""]
     for part in re.split(r"(?<=;) |(?<=&&) ", text):
         if len(lines[-1]) + len(part) >= TEXT_COLUMNS:
@@ -117,11 +135,14 @@ def draw_panel(p, left, top, name, text):
     p.text(left, top - 10 - 11 * len(lines), name, 13, "start", weight="bold")
     p.box(left - 0.5, top - 0.5, keys + 1, rows + 1, "#f2f2f2", GREY)
     data = base64.b64encode(png(seen)).decode()
-    p.shapes.append(f'<image x="{left:g}" y="{top:g}" width="{keys}" height="{rows}" '
-                    f'href="data:image/png;base64,{data}"/>')
+    p.shapes.append(
+        f'<image x="{left:g}" y="{top:g}" width="{keys}" height="{rows}" href="data:image/png;base64,{data}"/>'
+    )
     p.text(left + keys / 2, top + rows + 15, "key", 11)
-    p.shapes.append(f'<text transform="translate({left - 8:g} {top + rows / 2:g}) rotate(-90)" font-size="11" '
-                    f'text-anchor="middle" fill="{INK}">row</text>')
+    p.shapes.append(
+        f'<text transform="translate({left - 8:g} {top + rows / 2:g}) rotate(-90)" font-size="11" '
+        f'text-anchor="middle" fill="{INK}">row</text>'
+    )
 
 
 def draw():

@@ -3,14 +3,14 @@
 
     python3 bench/flex_training.py --output results/h200/flex_training_bf16.json
 
-A language model of a few layers reads packed documents of an artificial language. Each token depends on the one before.
-Its attention is `flex_attention`, with a learned bias by distance and head as the score function and causal
+A language model of a few layers reads packed documents of an artificial language. Each token depends on the token
+before it. Its attention is `flex_attention`, with a learned bias by distance and head as the score function and causal
 documents as the block mask. Both runs start with the same weights and see the same batches, in bfloat16 by autocast,
-with AdamW. The runs take turns in parts. Each part follows a warm-up, and the time of a step is the median. torch's
-flex_attention has no backward pass on CPUs, so there the first run multiplies matrices, which checks this program. With
-torch's default number of stages, its backward kernel needs more shared memory than an H200 has if the bias has a
-gradient; --bwd-stages sets another number. The exit status is 1 if the losses of the last steps differ by more than a
-hundredth, or if attend computed nothing.
+with AdamW. The two runs alternate. Each takes several steps at a time, after a warm-up, and the time of a step is the
+median. torch's flex_attention has no backward pass on CPUs. On a CPU the first run therefore multiplies score matrices,
+which is only useful to test this program. If the bias has a gradient, torch's backward kernel with its default number
+of stages needs more shared memory than an H200 has. --bwd-stages sets another number. The exit status is 1 if the
+losses of the last steps differ by more than a hundredth, or if attend computed nothing.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from attend.torch import _score
 from torch.nn.attention import flex_attention as flex
 
 TOKENS, BUCKETS = 512, 32
-LARGEST_DIFFERENCE = 0.01  # relative, between the mean losses of the last steps
+LARGEST_DIFFERENCE = 0.01  # allowed relative difference between the mean losses of the last steps
 
 
 class Attention(torch.nn.Module):
@@ -84,13 +84,15 @@ class Model(torch.nn.Module):
 
 
 def documents_of(seqlen, device):
-    """Returns the document number of each token. The first document has half of the tokens; later ones are shorter."""
+    """Returns the document number of each token. The first document has half of the tokens, and later documents are
+    shorter.
+    """
     ends = [seqlen - seqlen // 2**n for n in range(1, 6)]
     return torch.bucketize(torch.arange(seqlen, device=device), torch.tensor(ends, device=device), right=True)
 
 
 def batch_of(step, shape, device):
-    """Returns the tokens of a step, the same in both runs. Each token allows eight successors."""
+    """Returns the tokens of a step, the same in both runs. Each token has eight possible successors."""
     generator = torch.Generator().manual_seed(step)
     choices = torch.randint(0, 8, shape, generator=generator).tolist()
     tokens = [
@@ -101,7 +103,7 @@ def batch_of(step, shape, device):
 
 
 class Run:
-    """One of the two trainings."""
+    """One of the two training runs."""
 
     def __init__(self, name, options, attention):
         torch.manual_seed(0)
@@ -142,7 +144,7 @@ class Run:
 
 
 def multiplied(q, k, v, score_mod, block_mask, kernel_options):
-    """Computes flex_attention with matrices of all scores."""
+    """Computes the same result as flex_attention, with a matrix of all scores."""
     lengths = (q.shape[0], q.shape[1], q.shape[2], k.shape[2])
     b, h, row, key = (
         torch.arange(n, device=q.device).view([-1 if at == dim else 1 for at in range(4)])

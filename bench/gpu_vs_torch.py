@@ -9,8 +9,8 @@ What makes it a fair comparison:
   * Samples of the two sides alternate. A sample is a series of calls that fills a millisecond, timed by CUDA events.
     The calls rotate over copies of the inputs that together exceed the L2 cache. The script reports the median.
   * torch forward runs under no_grad. torch backward is autograd.grad on a graph built before the clock starts.
-  * Results are compared with float64 before anything is timed. The error of attend may be at most twice the error of
-    torch, plus 1e-6 of the largest magnitude (1e-5 in half precision). Otherwise the script fails.
+  * Results are compared with float64 before anything is timed. The script fails if the error of attend is more than
+    twice the error of torch, plus 1e-6 of the largest magnitude (1e-5 in half precision).
 """
 
 import argparse
@@ -26,13 +26,27 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch_shim import Attend
 
-SEED_GRID = [(1, 1, 128, 64), (2, 4, 256, 64), (2, 8, 256, 64), (8, 16, 32, 64), (2, 8, 512, 64), (8, 16, 100, 64),
-             (4, 8, 512, 64), (2, 8, 1024, 64), (4, 12, 1024, 64), (8, 16, 2048, 64)]
-SDP = {"efficient": SDPBackend.EFFICIENT_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION,
-       "cudnn": SDPBackend.CUDNN_ATTENTION, "math": SDPBackend.MATH}
+SEED_GRID = [
+    (1, 1, 128, 64),
+    (2, 4, 256, 64),
+    (2, 8, 256, 64),
+    (8, 16, 32, 64),
+    (2, 8, 512, 64),
+    (8, 16, 100, 64),
+    (4, 8, 512, 64),
+    (2, 8, 1024, 64),
+    (4, 12, 1024, 64),
+    (8, 16, 2048, 64),
+]
+SDP = {
+    "efficient": SDPBackend.EFFICIENT_ATTENTION,
+    "flash": SDPBackend.FLASH_ATTENTION,
+    "cudnn": SDPBackend.CUDNN_ATTENTION,
+    "math": SDPBackend.MATH,
+}
 TORCH_DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 SAMPLE_MS, MAX_CALLS, SAMPLES = 1.0, 100, 15
-CHECKED_SCORES = 2**24  # of larger problems only the first heads are compared with float64
+CHECKED_SCORES = 2**24  # if a problem has more scores, only its first heads are compared with float64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +69,7 @@ def make_sets(case):
 
 
 class Sides:
-    """The calls of both sides, forward and backward, on the i-th set of inputs."""
+    """The forward and backward calls of both sides, as functions of the index of a set of inputs."""
 
     def __init__(self, case, attend, sdp):
         self.case, self.attend, self.sdp = case, attend, sdp
@@ -95,7 +109,9 @@ def check(sides, with_backward):
     ours, theirs = (sides.call(side, "forward", 0) for side in ("attend", "torch"))
     if with_backward:
         truth += torch.autograd.grad(o, (q, k, v), dout.detach())
-        ours, theirs = (got + tuple(sides.call(side, "backward", 0)) for got, side in ((ours, "attend"), (theirs, "torch")))
+        ours, theirs = (
+            got + tuple(sides.call(side, "backward", 0)) for got, side in ((ours, "attend"), (theirs, "torch"))
+        )
     errors = {}
     for name, want, our, their in zip(("o", "dq", "dk", "dv"), truth, ours, theirs):
         our_error, their_error = ((t[:1, :heads].double() - want).abs().max().item() for t in (our, their))
@@ -117,7 +133,7 @@ def sample(sides, side, mode, calls, first):
 
 
 def measure(sides, mode):
-    """Returns {side: median ms}, sampled in turns."""
+    """Returns {side: median milliseconds}. The sides are sampled in turns."""
     names = ("attend", "torch")
     calls = {}
     for side in names:
@@ -154,19 +170,49 @@ def main():
             for mode in options.modes.split(","):
                 ms = measure(sides, mode)
                 speed = {side: case.flops(mode) / value / 1e9 for side, value in ms.items()}
-                rows.append({"B": shape[0], "H": shape[1], "S": shape[2], "D": shape[3], "causal": case.causal,
-                             "dtype": case.dtype, "mode": mode, "ms": ms["attend"], "torch_ms": ms["torch"],
-                             "tflops": speed["attend"], "torch_tflops": speed["torch"], "errors": errors})
-                print(f"{shape!s:<20} {mode:<9} {ms['attend']:>10.4f} {ms['torch']:>10.4f} {speed['attend']:>8.2f} "
-                      f"{speed['torch']:>8.2f}          {ms['torch'] / ms['attend']:.2f}", flush=True)
+                rows.append(
+                    {
+                        "B": shape[0],
+                        "H": shape[1],
+                        "S": shape[2],
+                        "D": shape[3],
+                        "causal": case.causal,
+                        "dtype": case.dtype,
+                        "mode": mode,
+                        "ms": ms["attend"],
+                        "torch_ms": ms["torch"],
+                        "tflops": speed["attend"],
+                        "torch_tflops": speed["torch"],
+                        "errors": errors,
+                    }
+                )
+                print(
+                    f"{shape!s:<20} {mode:<9} {ms['attend']:>10.4f} {ms['torch']:>10.4f} {speed['attend']:>8.2f} "
+                    f"{speed['torch']:>8.2f}          {ms['torch'] / ms['attend']:.2f}",
+                    flush=True,
+                )
         del sides
         torch.cuda.empty_cache()
-    means = {mode: {side: statistics.mean(r[key] for r in rows if r["mode"] == mode)
-                    for side, key in (("attend", "ms"), ("torch", "torch_ms"))} for mode in options.modes.split(",")}
+    means = {
+        mode: {
+            side: statistics.mean(r[key] for r in rows if r["mode"] == mode)
+            for side, key in (("attend", "ms"), ("torch", "torch_ms"))
+        }
+        for mode in options.modes.split(",")
+    }
     for mode, mean in means.items():
         print(f"mean time, {mode}: attend {mean['attend']:.4f} ms, torch {mean['torch']:.4f} ms")
-    result = {"date": report.today(), "sources": report.present_sources(), "device_name": torch.cuda.get_device_name(), "torch": torch.__version__, "sdp_backend": options.sdp,
-              "compute": options.compute, "attend": attend.version, "mean_ms": means, "rows": rows}
+    result = {
+        "date": report.today(),
+        "sources": report.present_sources(),
+        "device_name": torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+        "sdp_backend": options.sdp,
+        "compute": options.compute,
+        "attend": attend.version,
+        "mean_ms": means,
+        "rows": rows,
+    }
     options.output.parent.mkdir(parents=True, exist_ok=True)
     options.output.write_text(json.dumps(result, indent=1) + "\n")
 

@@ -4,8 +4,8 @@
     python3 bench/h200_vs_peers.py                        # every grid in bf16 and f16: results/h200/vs_peers_*.json
     python3 bench/h200_vs_peers.py --grid paper --dtype bf16 --compute sm80_forward,sm80_backward
 
-The grid `own` has caller-provided scores and masks, compared with FlexAttention and with attend's options. The grid
-`corners` has few heads, few rows, very long sequences and wide heads.
+The grid `own` measures custom scores and masks, compared with FlexAttention and with attend's built-in options. The
+grid `corners` measures few heads, few rows, very long sequences and wide heads.
 
 The peers are PyTorch's cuDNN, FlashAttention-2 (fa2) and memory-efficient backends, FlexAttention for masks, and, if
 they are importable, FlashAttention-3 (fa3: flash_attn_interface) and FlashAttention-4 (fa4: flash_attn.cute of the
@@ -13,13 +13,15 @@ package flash-attn-4). The script needs attend's package, torch and NumPy, but n
 
 What makes it a fair comparison:
   * All sides read the same tensors of random normal numbers, and their results are compared before anything is timed.
-  * Samples of the sides alternate, and so does their order. A sample is a series of calls that fills four milliseconds,
-    timed by CUDA events. The GPU is kept busy while the first call is launched, so Python's time counts only if it
+  * Samples of the sides alternate, and the order of the sides changes from round to round. A sample is a series of
+  calls that fills four milliseconds,
+    timed by CUDA events. The GPU is kept busy while the first call is launched, so Python's time is measured only if it
     exceeds the time of the kernels. The script reports the median.
   * Forward runs without autograd. Backward is autograd.grad of a graph built before the clock starts.
 
-Operations count 4 B H S S D for the visible pairs, and 2.5 times that number for backward. Each line is saved at once.
-The exit status is 1 if the results of a peer differ from attend's, or if attend refuses a problem.
+Forward has 4 D operations for each visible pair of a row and a key, where D is head_dim. Backward has 2.5 times that
+number. Each line of results is saved at once. The exit status is 1 if the results of a peer differ from attend's, or if
+attend refuses a problem.
 """
 
 import argparse
@@ -57,7 +59,9 @@ def kept_busy(device, wants_gradient):
 
 
 def calls_of(case, mode, errors):
-    """Returns {side: timed call}. A call returns a tuple of tensors. `errors` gets the error of a side that refuses."""
+    """Returns {side: timed call}. A call returns a tuple of tensors. If a side refuses the case, its error is added to
+    `errors`.
+    """
     found = {}
     for name, side in case.sides.items():
         try:
@@ -84,7 +88,7 @@ def backward_call(side, case):
 
 
 def backend_call(name, case, mode):
-    """Returns the call of a backend by name. Gradients use the forward results of attend's default backend."""
+    """Returns the timed call of a backend of attend. Gradients use the forward results of attend's default backend."""
     q, k, v = (x.detach() for x in case.leaves)
     options = {"layout": "bshd", "causal": case.row["causal"]}
     if mode == "fwd":
@@ -95,7 +99,7 @@ def backend_call(name, case, mode):
 
 
 def same_gradient(o):
-    """Returns the incoming gradient: the same numbers for every side, with the strides of its o."""
+    """Returns the gradient of o: the same numbers for every side, with the strides of the side's o."""
     generator = torch.Generator(o.device).manual_seed(1)
     drawn = torch.randn(o.shape, generator=generator, device=o.device, dtype=torch.float32)
     return torch.empty_like(o).copy_(drawn)
@@ -119,18 +123,24 @@ def compare(calls, errors):
 
 
 def measure(case, mode, device, limits):
-    """Returns one line of the file. If a side has no `ms`, `errors` has the reason."""
+    """Returns one line of the result file. If a side has no `ms`, `errors` contains the reason."""
     errors = {}
     with torch.set_grad_enabled(mode == "bwd"):
         calls = calls_of(case, mode, errors)
         difference = compare(calls, errors)
-    prepared = {name: Prepared(lambda i, call=call: call(), lambda: kept_busy(device, mode == "bwd"))
-                for name, call in calls.items()}
+    prepared = {
+        name: Prepared(lambda i, call=call: call(), lambda: kept_busy(device, mode == "bwd"))
+        for name, call in calls.items()
+    }
     rough = {name: timing.rough_ms(one, device, 1) for name, one in prepared.items()}
     taken = timing.in_turns(prepared, rough, device, limits)
     factor = 2.5 if mode == "bwd" else 1.0
-    row = {**case.row, "mode": mode, "ms": {name: t.ms for name, t in taken.items()},
-           "tflops": {name: factor * case.flops / t.ms / 1e9 for name, t in taken.items()}}
+    row = {
+        **case.row,
+        "mode": mode,
+        "ms": {name: t.ms for name, t in taken.items()},
+        "tflops": {name: factor * case.flops / t.ms / 1e9 for name, t in taken.items()},
+    }
     if case.bytes_moved:
         row["gbps"] = {name: case.bytes_moved / t.ms / 1e6 for name, t in taken.items()}
     if case.comparable:
@@ -145,14 +155,23 @@ def wrong(row):
 
 
 def about(device):
-    """Returns the head of every file."""
-    versions = {"attend": attend.__version__, "torch": torch.__version__, "cuda": torch.version.cuda,
-                "cudnn": torch.backends.cudnn.version(),
-                **{name: version_of(name, module) for name, module in peer_cases.flash_attention_modules().items()}}
+    """Returns the fields at the beginning of every result file: machine, versions and options."""
+    versions = {
+        "attend": attend.__version__,
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "cudnn": torch.backends.cudnn.version(),
+        **{name: version_of(name, module) for name, module in peer_cases.flash_attention_modules().items()},
+    }
     name = torch.cuda.get_device_name() if device == "cuda" else "CPU"
-    return {"kind": peer_tables.KIND, "device_name": name, "driver": driver_version(), "versions": versions,
-            "matrix_product_tflops": matrix_product(device),
-            **report.provenance()}
+    return {
+        "kind": peer_tables.KIND,
+        "device_name": name,
+        "driver": driver_version(),
+        "versions": versions,
+        "matrix_product_tflops": matrix_product(device),
+        **report.provenance(),
+    }
 
 
 def version_of(name, module):
@@ -176,7 +195,9 @@ def driver_version():
 
 
 def matrix_product(device, size=PRODUCT_SIZE):
-    """Returns the TFLOP/s of a large bfloat16 matrix product, the best of a few: the present speed of this GPU."""
+    """Returns the TFLOP/s of a large bfloat16 matrix product, the best of a few runs, as a measure of this GPU's
+    present speed.
+    """
     if device != "cuda":
         return None
     a, b = (torch.randn(size, size, device=device).bfloat16() for _ in range(2))
@@ -185,7 +206,10 @@ def matrix_product(device, size=PRODUCT_SIZE):
 
 
 def compile_all(dtype, device, modes, **sizes):
-    """Compiles attend's kernels for the grid `paper` on all cores. One after the other they would take minutes."""
+    """Compiles attend's kernels for the grid `paper` on all cores. If they were compiled one after the other, they
+    would take minutes.
+    """
+
     def prepare(call):
         *shape, causal, backward = call
         with contextlib.suppress(attend.Error):  # the measurement meets and records the same error
@@ -197,7 +221,7 @@ def compile_all(dtype, device, modes, **sizes):
 
 
 def run(grid, dtype, options, head):
-    """Measures one grid in one dtype and writes its file. Returns the lines whose results differ."""
+    """Measures one grid in one dtype and writes its result file. Returns the lines with a side whose results differ."""
     path = options.output_dir / f"vs_peers_{grid}_{dtype}.json"
     more = {"computes": tuple(filter(None, options.compute.split(",")))} if grid == "paper" else {}
     limits = timing.Limits(options.rounds, seconds=options.max_seconds, sample_ms=options.sample_ms)

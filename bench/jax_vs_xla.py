@@ -4,17 +4,18 @@
     .venv/bin/python bench/jax_vs_xla.py [--seconds S] [--dtype f32,bf16] [--sides xla,cudnn] [--shape B,S,H,D]
                                          [--output FILE]
 
-Prints a table and writes JSON after each line: milliseconds of forward, and of forward with the three gradients (median
-and quartiles), and the ratios to attend.
+Prints a table, and writes a JSON file after each line of it. They contain the milliseconds (median and quartiles) of
+forward, and of forward with the three gradients, and the ratios to attend's times.
 
 What makes it a fair comparison:
   * Each side is one jitted function in one process, with the same arrays in JAX's layout (batch, seqlen, heads,
     head_dim). The clock stops when the results have arrived. Compilation and the call after it are not timed.
   * Repeats alternate between the sides, and so does the side that starts.
-  * Before anything is timed, o and the gradients are compared with XLA's float32 results. They may differ by 2e-3 of
-    the largest magnitude in float32, and by 3e-2 with 16 bits. Otherwise the script fails.
+  * Before anything is timed, o and the gradients are compared with XLA's float32 results. The script fails if they
+    differ by more than 2e-3 of the largest magnitude in float32, or 3e-2 with 16 bits.
   * On a CPU each side has a pool of threads. Idle threads spin for some milliseconds on the cores that the other side
-    needs. So each repeat follows a pause, in which they go to sleep, and an untimed call of the same side.
+    needs. Therefore each repeat follows a pause, in which the threads go to sleep, and an untimed call of the same
+    side.
 """
 
 import argparse
@@ -44,7 +45,7 @@ GPU_SHAPES = [
 SIDES = ("xla", "cudnn")
 BUDGET = {"f32": 2e-3, "f16": 3e-2, "bf16": 3e-2}
 MIN_REPEATS, MAX_REPEATS = 5, 101
-PAUSE = 0.02  # seconds
+PAUSE = 0.02  # seconds of the pause before each repeat
 
 
 def of_jax(name):
@@ -52,7 +53,7 @@ def of_jax(name):
 
 
 def sides_of(asked, has_gpu, dtype):
-    """Returns the functions of query, key, value and is_causal by name. attend comes first."""
+    """Returns {side: function of query, key, value and is_causal}. attend is the first side."""
     there = [name for name in asked if name != "cudnn" or (has_gpu and dtype != "f32")]
     return {"attend": attend.jax.dot_product_attention} | {name: of_jax(name) for name in there}
 
@@ -82,7 +83,7 @@ def milliseconds(run, tensors):
 
 
 def interleaved(programs, tensors, seconds):
-    """Returns the milliseconds of every repeat, by side."""
+    """Returns {side: milliseconds of each repeat}."""
     names, times = list(programs), {name: [] for name in programs}
     end = time.perf_counter() + seconds * len(names)
     while len(times[names[0]]) < MIN_REPEATS or (time.perf_counter() < end and len(times[names[0]]) < MAX_REPEATS):
@@ -103,7 +104,7 @@ def measure(shape, dtype, causal, mode, seconds, sides):
         try:
             results[name] = jax.block_until_ready(run(*tensors))
             programs[name] = run
-        except Exception as error:  # cuDNN refuses problems with exceptions of several kinds
+        except Exception as error:  # cuDNN refuses problems with several types of exceptions
             if name == "attend":
                 raise
             left_out[name] = str(error).splitlines()[0][:200]

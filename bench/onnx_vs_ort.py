@@ -3,19 +3,21 @@
 
     .venv/bin/python bench/onnx_vs_ort.py [--seconds S] [--dtype f32,f16] [--case NAME] [--output FILE]
 
-Prints a table and writes JSON: milliseconds of forward (median and quartiles), and the ratio to attend.
+Prints a table and writes a JSON file with the milliseconds of forward (median and quartiles), and their ratio to
+attend's.
 
 What makes it a fair comparison:
-  * One process has two sessions of the same one-node model. One session has registered attend's library. Both sessions
+  * One process has two sessions of the same one-node model. In one session, attend's library is registered. Both
+  sessions
     read the same arrays, which are new random numbers for each case, and write to preallocated outputs.
   * Both sides have the same number of threads: ONNX Runtime's pool in one session, attend's pool in the other.
   * Repeats alternate between the sides, and so does the side that starts.
-  * Idle threads of either side spin by default for some milliseconds on the cores that the other side needs. So each
-    repeat follows a pause, in which they go to sleep, and an untimed call of the same side.
-  * A repeat is left out if the threads of this process waited for a core for more than a tenth of its time, because
-    another process had the core. The JSON has the number of these repeats.
-  * Before anything is timed, the outputs are compared. They may differ by 2e-3 of the largest magnitude in float32 and
-    by 3e-2 in float16. Otherwise the script fails.
+  * By default, idle threads of either side spin for some milliseconds on the cores that the other side needs. Therefore
+    each repeat follows a pause, in which the threads go to sleep, and an untimed call of the same side.
+  * If another process used a core for which a thread of this process waited, for more than a tenth of a repeat's time,
+    the repeat is left out. The JSON file contains the number of these repeats.
+  * Before anything is timed, the outputs of the two sides are compared. The script fails if they differ by more than
+    2e-3 of the largest magnitude in float32, or 3e-2 in float16.
 ONNX Runtime has no bfloat16 Attention on CPUs.
 """
 
@@ -41,13 +43,13 @@ import attend.onnx
 DTYPES = {"f32": np.float32, "f16": np.float16}
 BUDGET = {"f32": 2e-3, "f16": 3e-2}
 MIN_REPEATS, MAX_REPEATS = 5, 101
-PAUSE = 0.05  # seconds
-MOST_WAITING = 0.1  # share of the time of a repeat
+PAUSE = 0.05  # seconds of the pause before each repeat
+MOST_WAITING = 0.1  # allowed share of waiting in the time of a repeat
 INPUTS = ("q", "k", "v", "mask", "past_key", "past_value", "nonpad")
 
 
 def case(q, k, past=0, mask=None, three=False, nonpad=False, opset=24, **attributes):
-    """q: (batch, heads, seqlen, head_dim); k: (heads, seqlen)."""
+    """Describes one problem. `q` is (batch, heads, seqlen, head_dim), and `k` is (heads, seqlen)."""
     return {"q": q, "k": k, "past": past, "mask": mask, "three": three, "nonpad": nonpad, "opset": opset,
             "attributes": attributes}  # fmt: skip
 
@@ -112,7 +114,7 @@ def model_of(wanted, arrays):
 
 
 def side_of(model, arrays, shapes, threads, with_attend):
-    """Returns the memory of the outputs and a function that fills it."""
+    """Returns the output arrays of a side, and a function that computes them."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = 1 if with_attend else threads
@@ -151,7 +153,7 @@ def waited():
 
 
 def interleaved(sides, seconds):
-    """Returns the milliseconds of every repeat, by side, and how many repeats were left out."""
+    """Returns {side: milliseconds of each repeat}, and the number of repeats that were left out."""
     names, times, left_out = list(sides), {name: [] for name in sides}, dict.fromkeys(sides, 0)
     end = time.perf_counter() + seconds * len(names)
     while min(map(len, times.values())) < MIN_REPEATS or (
@@ -193,7 +195,7 @@ def measure(name, dtype, seconds):
 
 
 def page(report):
-    """Returns the text of docs/onnx.md about the results."""
+    """Returns the text about the results for docs/onnx.md."""
     machine, cells = report["machine"], {}
     for row in report["rows"]:
         ours, theirs = (row["ms"][side]["median"] for side in ("attend", "ort"))

@@ -1,7 +1,7 @@
 """The problems of bench/h200_vs_peers.py and their sides: attend and its peers.
 
-Every side is a function of the leaves of a case, q, k and v as (batch, seqlen, heads, head_dim), and returns o in the
-same order. Peers that expect (batch, heads, seqlen, head_dim) get transposed views, without a copy.
+Every side is a function of the leaves of a case: q, k and v as (batch, seqlen, heads, head_dim). It returns o in the
+same order of dimensions. Peers that expect (batch, heads, seqlen, head_dim) get transposed views, without a copy.
 """
 
 import dataclasses
@@ -15,8 +15,11 @@ import torch.nn.functional as F
 from attend._measure import decode_sides
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-SDP = {"cudnn": SDPBackend.CUDNN_ATTENTION, "fa2": SDPBackend.FLASH_ATTENTION,
-       "efficient": SDPBackend.EFFICIENT_ATTENTION}
+SDP = {
+    "cudnn": SDPBackend.CUDNN_ATTENTION,
+    "fa2": SDPBackend.FLASH_ATTENTION,
+    "efficient": SDPBackend.EFFICIENT_ATTENTION,
+}
 TORCH_DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
 SOFTCAP, DROPOUT = 30.0, 0.1
 
@@ -25,10 +28,11 @@ Side = Callable[..., Any]
 
 @dataclasses.dataclass
 class Case:
-    """One problem. `row` has the first fields of its lines in the file. `flops` counts forward, for the visible pairs.
+    """One problem. `row` contains the first fields of its lines in the result file. `flops` is the number of forward
+    operations on visible pairs.
 
-    `bytes_moved` is set if memory bounds the problem; its speed is then in GB/s. `sides` are functions by name that
-    compute o from `leaves`. `comparable` is False if each side draws a different dropout mask.
+    `bytes_moved` is set if memory bandwidth bounds the problem. The speed is then reported in GB/s. `sides` are
+    functions by name that compute o from `leaves`. `comparable` is False if each side draws a different dropout mask.
     """
 
     row: dict[str, Any]
@@ -38,12 +42,12 @@ class Case:
     bytes_moved: Optional[float] = None
     modes: tuple[str, ...] = ("fwd", "bwd")
     comparable: bool = True
-    computes: tuple[str, ...] = ()  # backends of attend by name, also timed; only without options
+    computes: tuple[str, ...] = ()  # additional backends of attend to time; only for cases without options
 
 
 @dataclasses.dataclass(frozen=True)
 class Masked:
-    """The sizes of the problem for which every kind of mask is measured."""
+    """The sizes of the problem on which all masks and options are measured."""
 
     batch: int = 2
     heads: int = 16
@@ -91,7 +95,8 @@ def compiled_flex(device: str) -> Any:
     """Returns flex_attention, compiled because only torch.compile fuses it. Without a GPU, returns the eager form."""
     from torch.nn.attention.flex_attention import flex_attention
 
-    # Each mask, dtype and pass compiles flex_attention again. Beyond the limit it would not be fused.
+    # Each mask, dtype and pass compiles flex_attention again. After more compilations than this limit, torch would run
+    # it unfused.
     torch._dynamo.config.cache_size_limit = 128
     return torch.compile(flex_attention, dynamic=False) if device == "cuda" else flex_attention
 
@@ -108,7 +113,9 @@ def ours(**options: Any) -> Side:
 
 
 def fa3_and_fa4(**options: Any) -> dict[str, Side]:
-    """Returns the installed ones of FlashAttention-3 and -4 as sides. Some versions return (o, lse), others only o."""
+    """Returns a side for each of FlashAttention-3 and -4 that is installed. Some versions return (o, lse), others only
+    o.
+    """
 
     def side_of(module: Any) -> Side:
         def side(q: Any, k: Any, v: Any) -> Any:
@@ -137,20 +144,25 @@ def paper_shapes(tokens: int = 16384, channels: int = 2048, first: int = 512) ->
 
 
 def paper(dtype: str, device: str, computes: tuple[str, ...] = (), **sizes: int) -> Iterator[Case]:
-    """Yields cases with full and causal masks. `sizes`: as in paper_shapes."""
+    """Yields cases without a mask and with a causal mask. `sizes` are the arguments of paper_shapes."""
     for batch, heads, seqlen, head_dim, causal in paper_shapes(**sizes):
         yield Case(
             {"what": "paper", "dtype": dtype, "D": head_dim, "S": seqlen, "B": batch, "H": heads, "causal": causal},
             tuple(draw(dtype, device, batch, seqlen, heads, head_dim) for _ in range(3)),
-            {"attend": ours(causal=causal), **{name: sdpa(name, is_causal=causal) for name in SDP},
-             **fa3_and_fa4(causal=causal)},
+            {
+                "attend": ours(causal=causal),
+                **{name: sdpa(name, is_causal=causal) for name in SDP},
+                **fa3_and_fa4(causal=causal),
+            },
             4.0 * batch * heads * seqlen**2 * head_dim * (0.5 if causal else 1.0),
             computes=computes,
         )
 
 
 def masks(dtype: str, device: str, sizes: Masked = Masked()) -> Iterator[Case]:
-    """Yields a case for every option on one problem. Operations count the visible pairs."""
+    """Yields a case for every mask and option, all on one problem. The number of operations includes only visible
+    pairs.
+    """
     b, h, s, d = sizes.batch, sizes.heads, sizes.seqlen, sizes.head_dim
     full = 4.0 * b * h * s * s * d
 
@@ -161,29 +173,48 @@ def masks(dtype: str, device: str, sizes: Masked = Masked()) -> Iterator[Case]:
 
     shown = _block_masks(sizes, device)
     past = {"window": (sizes.window - 1, 0)}
-    yield case(f"window{sizes.window}",
-               {"attend": ours(**past), "flex": flex(device, block_mask=shown["window"]),
-                **fa3_and_fa4(causal=True, window_size=past["window"])}, sizes.window / s)
-    yield case(f"documents{sizes.document}-causal", _packed_sides(sizes, device, shown["documents"]),
-               0.5 * sizes.document / s)
+    yield case(
+        f"window{sizes.window}",
+        {
+            "attend": ours(**past),
+            "flex": flex(device, block_mask=shown["window"]),
+            **fa3_and_fa4(causal=True, window_size=past["window"]),
+        },
+        sizes.window / s,
+    )
+    yield case(
+        f"documents{sizes.document}-causal", _packed_sides(sizes, device, shown["documents"]), 0.5 * sizes.document / s
+    )
     slopes = torch.exp2(-8.0 * torch.arange(1, h + 1, device=device, dtype=torch.float32) / h)
-    rule = {"alibi": lambda s, b, h, i, j: s - slopes[h] * (i - j).abs(),
-            "softcap": lambda s, b, h, i, j: SOFTCAP * torch.tanh(s / SOFTCAP)}
+    rule = {
+        "alibi": lambda s, b, h, i, j: s - slopes[h] * (i - j).abs(),
+        "softcap": lambda s, b, h, i, j: SOFTCAP * torch.tanh(s / SOFTCAP),
+    }
     for name, options in (("alibi", {"alibi_slopes": slopes}), ("softcap", {"softcap": SOFTCAP})):
-        sides = {"attend": ours(causal=True, **options),
-                 "flex": flex(device, block_mask=shown["causal"], score_mod=rule[name])}
+        sides = {
+            "attend": ours(causal=True, **options),
+            "flex": flex(device, block_mask=shown["causal"], score_mod=rule[name]),
+        }
         if name == "softcap":  # FlashAttention-3's backward pass has no softcap
             sides |= fa4(causal=True, **options)
         yield case(f"{name}-causal", sides, 0.5)
-    yield case("dropout-causal",
-               {"attend": ours(causal=True, dropout_p=DROPOUT), "fa2": sdpa("fa2", is_causal=True, dropout_p=DROPOUT)},
-               0.5, comparable=False)
+    yield case(
+        "dropout-causal",
+        {"attend": ours(causal=True, dropout_p=DROPOUT), "fa2": sdpa("fa2", is_causal=True, dropout_p=DROPOUT)},
+        0.5,
+        comparable=False,
+    )
     yield from _biased(sizes, dtype, device, case)
     heads, heads_kv = sizes.gqa_heads
     leaves = tuple(draw(dtype, device, b, s, n, d) for n in (heads, heads_kv, heads_kv))
     sides = {name: sdpa(name, is_causal=True, enable_gqa=True) for name in ("cudnn", "fa2")}
-    yield case(f"gqa{heads}:{heads_kv}-causal", {"attend": ours(causal=True), **sides, **fa3_and_fa4(causal=True)},
-               0.5 * heads / h, leaves, row={"H": heads, "Hkv": heads_kv})
+    yield case(
+        f"gqa{heads}:{heads_kv}-causal",
+        {"attend": ours(causal=True), **sides, **fa3_and_fa4(causal=True)},
+        0.5 * heads / h,
+        leaves,
+        row={"H": heads, "Hkv": heads_kv},
+    )
 
 
 def _block_masks(sizes: Masked, device: str) -> dict[str, Any]:
@@ -201,7 +232,9 @@ def _block_masks(sizes: Masked, device: str) -> dict[str, Any]:
 
 
 def _packed_sides(sizes: Masked, device: str, block_mask: Any) -> dict[str, Side]:
-    """Returns sides for documents of one length: packed for attend and FlashAttention, a mask for FlexAttention."""
+    """Returns sides for documents of equal length. attend and FlashAttention get packed sequences, FlexAttention gets a
+    mask.
+    """
     b, s, one = sizes.batch, sizes.seqlen, sizes.document
     cu_seqlens = torch.arange(0, b * s + 1, one, device=device, dtype=torch.int32)
     lengths = {"cu_seqlens_q": cu_seqlens, "cu_seqlens_k": cu_seqlens, "max_seqlen_q": one, "max_seqlen_k": one}
@@ -227,15 +260,22 @@ def _biased(sizes: Masked, dtype: str, device: str, case: Callable[..., Case]) -
 
         qkv = tuple(draw(dtype, device, sizes.batch, sizes.seqlen, sizes.heads, sizes.head_dim) for _ in range(3))
         leaves = (*qkv, bias.requires_grad_(wants_gradient))
-        sides = {"attend": lambda q, k, v, bias: attend.attention(q, k, v, layout="bshd", bias=bias),
-                 "cudnn": sdpa("cudnn"), "efficient": sdpa("efficient"), "flex": flex(device, score_mod=add)}
+        sides = {
+            "attend": lambda q, k, v, bias: attend.attention(q, k, v, layout="bshd", bias=bias),
+            "cudnn": sdpa("cudnn"),
+            "efficient": sdpa("efficient"),
+            "flex": flex(device, score_mod=add),
+        }
         yield case(mask, sides, 1.0, leaves, modes=("bwd",) if wants_gradient else ("fwd", "bwd"))
-        del bias, add, qkv, leaves, sides  # as large as everything else together
+        del bias, add, qkv, leaves, sides  # frees them, because they are as large as all other tensors together
 
 
-def decode(dtype: str, device: str, shapes: tuple[tuple[int, int], ...] = ((1, 131072), (16, 8192), (64, 4096),
-                                                                          (128, 1024))) -> Iterator[Case]:
-    """Yields cases with one query row over a cache, 32 query heads on 8 key heads. Memory bandwidth bounds them."""
+def decode(
+    dtype: str, device: str, shapes: tuple[tuple[int, int], ...] = ((1, 131072), (16, 8192), (64, 4096), (128, 1024))
+) -> Iterator[Case]:
+    """Yields cases with one query row over a cache, with 32 query heads and 8 key heads. Memory bandwidth bounds
+    them.
+    """
     heads, heads_kv, head_dim = 32, 8, 128
     for batch, seqlen in shapes:
         q = draw(dtype, device, batch, 1, heads, head_dim).detach()
@@ -246,10 +286,21 @@ def decode(dtype: str, device: str, shapes: tuple[tuple[int, int], ...] = ((1, 1
             lengths = torch.full((batch,), seqlen, device=device, dtype=torch.int32)
             sides["fa3_kvcache"] = functools.partial(module.flash_attn_with_kvcache, cache_seqlens=lengths)
         yield Case(
-            {"what": "decode", "dtype": dtype, "D": head_dim, "S": seqlen, "B": batch, "H": heads, "Hkv": heads_kv,
-             "causal": False},
-            (q, k, v), sides, 4.0 * batch * heads * seqlen * head_dim,
-            2.0 * batch * seqlen * heads_kv * head_dim * q.element_size(), ("fwd",),
+            {
+                "what": "decode",
+                "dtype": dtype,
+                "D": head_dim,
+                "S": seqlen,
+                "B": batch,
+                "H": heads,
+                "Hkv": heads_kv,
+                "causal": False,
+            },
+            (q, k, v),
+            sides,
+            4.0 * batch * heads * seqlen * head_dim,
+            2.0 * batch * seqlen * heads_kv * head_dim * q.element_size(),
+            ("fwd",),
         )
 
 

@@ -5,13 +5,14 @@
     python3 bench/python_host_cost.py --device cpu             # Python's part alone, on a machine without a GPU
     python3 bench/python_host_cost.py --device cpu --serving   # decode, append and flash_attn_with_kvcache instead
 
-The time ends when the call returns; the submitted work is not waited for. The sides take turns in batches of calls, and
+The time ends when the call returns, even if the GPU is still computing. The sides take turns in batches of calls, and
 the GPU is idle before each batch. The script reports the median and quartiles of the batches. torch's forward calls use
 torch's default backend. On a CPU the script measures the time of the calling thread, on tensors of a few numbers.
 
---serving uses one sequence, one head, head_dim 8 and a cache of one key, so almost nothing is computed. Next to each
-call it times the call of the extension module alone, which reads the arguments, checks them and computes. That time is
-an upper bound for the cost of the C++ function. The rest is the cost of Python and torch.
+--serving uses one sequence, one head, head_dim 8 and a cache of one key, so almost nothing is computed. For each
+function it also times the inner call of the extension module, which reads and checks the arguments and computes. This
+time is an upper bound for the cost of the C++ code. The difference between the two times is the cost of Python and
+torch.
 """
 
 import argparse
@@ -29,9 +30,9 @@ from attend import _core, flash_attn, flash_attn_3
 from attend._serving import Numbers, Tensors
 
 SHAPES = {"cuda": (1, 1, 128, 64), "cpu": (1, 1, 8, 8)}  # (batch, heads, seqlen, head_dim)
-CLOCKS = {"cuda": time.perf_counter, "cpu": time.thread_time}  # on a GPU, another thread submits the gradients
-BATCHES, CALLS = 60, 50  # fewer calls than a stream can queue before the host has to wait
-WARM_UP_S = 2.0  # seconds of calls before the measurement, in which the host's clock rises and kernels compile
+CLOCKS = {"cuda": time.perf_counter, "cpu": time.thread_time}  # on a GPU, another thread submits backward
+BATCHES, CALLS = 60, 50  # CALLS is lower than the number of calls that a stream can queue before the host has to wait
+WARM_UP_S = 2.0  # duration of calls before the measurement, during which the CPU's frequency rises and kernels compile
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 SIDES = {"attend": attend.attention, "torch": F.scaled_dot_product_attention}
 
@@ -109,7 +110,9 @@ def serving_calls(dtype, device):
         "decode, new keys": (lambda: decode(q, *caches, seqlens_k=zero, k=new, v=new), written),
         "append": (lambda: append(new, new, *caches, seqlens_k=zero), into),
         "append, pages": (
-            lambda: append(new, new, *caches, seqlens_k=zero, page_table=pages), into._replace(page_table=pages)),
+            lambda: append(new, new, *caches, seqlens_k=zero, page_table=pages),
+            into._replace(page_table=pages),
+        ),
     }
     for name, door in (("flash_attn", flash_attn), ("flash_attn_3", flash_attn_3)):
         run = door.flash_attn_with_kvcache  # (batch, 1, 1, 8) is the same in both layouts
@@ -125,8 +128,10 @@ def measure_serving(name, device):
         stream = torch.cuda.current_stream().cuda_stream if device == "cuda" else 0
         sides = {"attend": call, "library": functools.partial(library, tensors, numbers, stream)}
         rows.append({"dtype": name, "call": called} | sampled(sides, device))
-        print(f"{name:<5} {called:<32} attend {rows[-1]['attend_us']:6.1f} us   "
-              f"library {rows[-1]['library_us']:6.1f} us", flush=True)
+        print(
+            f"{name:<5} {called:<32} attend {rows[-1]['attend_us']:6.1f} us   library {rows[-1]['library_us']:6.1f} us",
+            flush=True,
+        )
     return rows
 
 
@@ -147,8 +152,13 @@ def main():
     if options.output is None:
         return
     where = torch.cuda.get_device_name() if options.device == "cuda" else "CPU"
-    result = {"device_name": where, "torch": torch.__version__, "attend": attend.__version__, **report.provenance(),
-              "rows": rows}
+    result = {
+        "device_name": where,
+        "torch": torch.__version__,
+        "attend": attend.__version__,
+        **report.provenance(),
+        "rows": rows,
+    }
     options.output.parent.mkdir(parents=True, exist_ok=True)
     options.output.write_text(json.dumps(result, indent=1) + "\n")
 

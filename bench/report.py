@@ -1,4 +1,4 @@
-"""Code that the measuring scripts share: paths, facts about the machine, JSON and Markdown output."""
+"""Code that the measuring scripts share: paths, properties of the machine, and JSON and Markdown output."""
 
 import collections.abc
 import dataclasses
@@ -30,7 +30,8 @@ def cpu_model() -> str:
 
 
 def commit() -> str:
-    """Returns the measured commit, with '+' if the tree has changes."""
+    """Returns the measured commit, followed by '+' if the working tree has changes."""
+
     def git(*words):
         return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
 
@@ -77,7 +78,7 @@ def style():
     path = ROOT / "python" / "attend" / "_measure" / "style.py"
     spec = importlib.util.spec_from_file_location("attend_style", path)
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # its named tuples look up their module there
+    sys.modules[spec.name] = module  # the module's named tuples look up their module in sys.modules
     spec.loader.exec_module(module)
     return module
 
@@ -90,7 +91,7 @@ def present_sources() -> dict:
 
 
 def provenance() -> dict:
-    """Returns the date, and digests of the code of the installed package."""
+    """Returns the date, and digests of the source code from which the installed package was built."""
     from attend import _core
 
     return {"date": today(), "sources": _core.source_digests()}
@@ -112,7 +113,7 @@ def date_of(data) -> str:
 
 
 def age(data, parts, present=None) -> str:
-    """Returns one sentence: the date of the results, and which of the code parts has changed since."""
+    """Returns one sentence with the date of the results, and the code parts that have changed since then."""
     present = present_sources() if present is None else present
     recorded = recorded_in(data, "sources")
     if recorded is None:
@@ -121,7 +122,8 @@ def age(data, parts, present=None) -> str:
     unknown = [f"`{part}`" for part in parts if part not in recorded]
     changed = [f"`{part}`" for part in parts if part in recorded and recorded[part] != present.get(part)]
     reasons = ([f"{', '.join(changed)} changed since"] if changed else []) + (
-        [f"{', '.join(unknown)} {'was' if len(unknown) == 1 else 'were'} not recorded"] if unknown else [])
+        [f"{', '.join(unknown)} {'was' if len(unknown) == 1 else 'were'} not recorded"] if unknown else []
+    )
     if reasons:
         return f"Measured on {date_of(data)} by earlier code: {'; '.join(reasons)}."
     return f"Measured on {date_of(data)} by the present code of {', '.join(f'`{part}`' for part in parts)}."
@@ -133,13 +135,15 @@ class Section:
 
     page: pathlib.Path
     name: str
-    files: tuple  # of results/; if one is missing, the section states it
-    parts: tuple  # of the code that the figures depend on
+    files: tuple  # names of files in results/; if one is missing, the section says so
+    parts: tuple  # names of the code parts that the figures depend on
     body: collections.abc.Callable  # function without arguments that returns Markdown
-    command: str  # command that measures
+    command: str  # the command with which the figures are measured
 
     def text(self) -> str:
-        """Returns the section. A hidden line names the files and their digests. Then come the figures and their age."""
+        """Returns the text of the section: a hidden line with the files and their digests, the figures, and their
+        age.
+        """
         missing = [file for file in self.files if not file.exists()]
         if missing:
             names = ", ".join(f"`{file.relative_to(ROOT)}`" for file in missing)
@@ -149,7 +153,7 @@ class Section:
         return f"<!-- from {named} -->\n{self.body().strip()}\n\n*{' '.join(ages)}*"
 
     def difference(self, text=None) -> list:
-        """Returns one line if the page has another text, otherwise an empty list."""
+        """Returns a list with one line if the page contains another text than `text`, otherwise an empty list."""
         text = self.text() if text is None else text
         if section_of(self.page.read_text(), self.name) == text:
             return []
@@ -162,7 +166,9 @@ class Section:
 
 def section_of(page: str, name: str):
     """Returns the text of a section, or None if the page has no section of that name."""
-    found = re.search(rf"<!-- begin {re.escape(name)} -->\n(.*?)\n<!-- end {re.escape(name)} -->", page, flags=re.DOTALL)
+    found = re.search(
+        rf"<!-- begin {re.escape(name)} -->\n(.*?)\n<!-- end {re.escape(name)} -->", page, flags=re.DOTALL
+    )
     return found[1] if found else None
 
 

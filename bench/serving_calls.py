@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Times combined calls of attend.decode, as a server makes them, and the same work in separate calls, on this GPU.
+"""Times calls of attend.decode that combine work, as a server makes them, and the same work in separate calls, on this
+machine's GPU.
 
     python3 bench/serving_calls.py --json results/h100/serving_calls.json
 
@@ -25,7 +26,7 @@ from attend._measure.decode_turns import Graph, in_turns
 from attend._measure.differences import LARGEST_DIFFERENCE, relative_difference
 
 HEADS, HEADS_K, HEAD_DIM = 32, 8, 128
-# (decoding sequences, their length, rows of the prefill, its length)
+# Each problem is (number of decoding sequences, their length, rows of the prefill, length of the prefilled sequence).
 MIXED = ((63, 4096, 2048, 4096), (128, 1024, 4096, 4096), (16, 8192, 1024, 16384), (32, 2048, 512, 2048))
 APPEND = ((1, 1024), (1, 16384), (16, 8192), (64, 4096))
 HOST_CALLS, HOST_ROUNDS = 300, 7
@@ -50,7 +51,7 @@ def pages(lengths, page_size):
 
 
 def difference(theirs, ours):
-    """Returns the relative difference. Exits if it exceeds rounding or is NaN."""
+    """Returns the relative difference of two results. Exits if it is larger than rounding explains, or NaN."""
     found = relative_difference(theirs, ours)
     if not found <= LARGEST_DIFFERENCE:
         raise SystemExit(f"results differ by {found:.3g} of their norm, at most {LARGEST_DIFFERENCE} is rounding")
@@ -58,7 +59,7 @@ def difference(theirs, ours):
 
 
 def times(sides, rounds, sample_ms=1.0):
-    """Returns {name: us} for functions without arguments."""
+    """Returns {name: microseconds} for `sides`, which are functions without arguments."""
     graphs = {}
     for name, side in sides.items():
         side()
@@ -125,7 +126,9 @@ def append(sequences, length, rounds):
 
 
 def host(what):
-    """Returns microseconds of the host: the minimum of some rounds, because every disturbance only adds time."""
+    """Returns the host time of a call in microseconds: the minimum of some rounds, because disturbances can only add
+    time.
+    """
     taken = []
     for _ in range(HOST_ROUNDS):
         torch.cuda.synchronize()

@@ -5,10 +5,10 @@
     pip install --no-deps --target /tmp/after AFTER.whl
     bench/two_gpu_builds.py /tmp/before /tmp/after --json FILE
 
-Each build runs in a separate process. Both share the GPU and replay their CUDA graphs in turns, so that clock and
-temperature are the same for both. Every round allocates new tensors, because the address of a tensor can change the
-time by some percent. Prints the medians of each case, and the geometric means of before / after. Above 1 the second
-build is faster.
+Each build runs in a separate process. The two processes replay their CUDA graphs in turns on the same GPU, so that
+clock and temperature are the same for both builds. Every round allocates new tensors, because the address of a tensor
+can change the time by some percent. The script prints the medians of each case, and the geometric means of the ratio
+before / after. A ratio above 1 means that the second build is faster.
 """
 
 import argparse
@@ -19,7 +19,7 @@ import statistics
 import subprocess
 import sys
 
-# name, (batch, heads, seqlen, head_dim), dtype, options, backend of the backward pass
+# Each case is (name, (batch, heads, seqlen, head_dim), dtype, options, backend of the backward pass).
 CASES = [
     ("bf16", (32, 16, 512, 128), "bfloat16", {}, None),
     ("bf16", (8, 32, 2048, 64), "bfloat16", {}, None),
@@ -42,8 +42,13 @@ CASES = [
     ("bf16 dropout", (2, 16, 4096, 128), "bfloat16", {"dropout_p": 0.1, "seed": 1}, None),
     ("bf16 dropout", (2, 8, 4096, 192), "bfloat16", {"dropout_p": 0.1, "seed": 1}, None),
     ("bf16 dropout causal", (2, 8, 4096, 256), "bfloat16", {"causal": True, "dropout_p": 0.1, "seed": 1}, None),
-    ("bf16 dropout bias", (2, 8, 4096, 128), "bfloat16",
-     {"dropout_p": 0.1, "seed": 1, "bias": (2, 8, 4096, 4096)}, None),
+    (
+        "bf16 dropout bias",
+        (2, 8, 4096, 128),
+        "bfloat16",
+        {"dropout_p": 0.1, "seed": 1, "bias": (2, 8, 4096, 4096)},
+        None,
+    ),
     ("bf16 alibi causal", (2, 16, 4096, 128), "bfloat16", {"causal": True, "alibi": True}, None),
     ("bf16 bias", (2, 16, 4096, 128), "bfloat16", {"bias": (2, 16, 4096, 4096)}, None),
     ("bf16 bias", (4, 16, 2048, 64), "bfloat16", {"bias": (4, 16, 2048, 2048)}, None),
@@ -60,7 +65,7 @@ CASES = [
     ("f32 softcap", (2, 8, 2048, 64), "float32", {"softcap": 30.0}, None),
     ("f32 softcap", (1, 8, 2048, 128), "float32", {"softcap": 30.0}, None),
 ]
-# The grid of the FlashAttention papers: 16384 tokens, 2048 columns in all heads together.
+# The grid of the FlashAttention papers: 16384 tokens, and heads * head_dim = 2048.
 PAPER = [
     (f"paper{' causal' if causal else ''}", (16384 // seqlen, 2048 // head_dim, seqlen, head_dim), "bfloat16",
      {"causal": True} if causal else {}, None)
@@ -70,7 +75,7 @@ CASES += PAPER
 
 
 class Worker:
-    """The side of one build: makes the graphs of a case and replays them on request."""
+    """Runs in the process of one build. It makes the graphs of a case and replays them on request."""
 
     def __init__(self):
         import attend
@@ -118,7 +123,7 @@ class Worker:
         times = []
         for _ in range(count):
             begin, end = torch.cuda.Event(True), torch.cuda.Event(True)
-            self.graphs[name].replay()  # the GPU is busy until the host has queued the rest
+            self.graphs[name].replay()  # this first replay keeps the GPU busy until the host has queued the timed ones
             begin.record()
             self.graphs[name].replay()
             end.record()
@@ -133,11 +138,16 @@ class Worker:
 
 
 class Side:
-    """A worker process, as the parent process uses it."""
+    """The parent process's connection to a worker process."""
 
     def __init__(self, folder):
-        self.process = subprocess.Popen([sys.executable, __file__, "--worker"], stdin=subprocess.PIPE,
-                                        stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": folder})
+        self.process = subprocess.Popen(
+            [sys.executable, __file__, "--worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": folder},
+        )
 
     def ask(self, *message):
         self.process.stdin.write(json.dumps(message) + "\n")
@@ -149,7 +159,7 @@ class Side:
 
 
 def measure(sides, number, rounds, replays):
-    """Returns the milliseconds of every replay, by pass and side."""
+    """Returns the milliseconds of every replay, for each pass and side."""
     times = {}
     for _ in range(rounds):
         passes, *_ = [side.ask("prepare", number) for side in sides]
@@ -177,7 +187,7 @@ def parse():
 
 
 def rows_of(sides, number, rounds, replays):
-    """Returns one row for each pass of a case, and prints it."""
+    """Measures a case. Prints and returns one row for each pass."""
     name, shape, *_ = CASES[number]
     rows = []
     for of_pass, times in sorted(measure(sides, number, rounds, replays).items()):

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""attend on CuPy arrays, which are read in place on the GPU in CuPy's current stream. The results are CuPy arrays.
+"""Uses attend with CuPy arrays. They are read in place on the GPU, in CuPy's current stream, and the results are CuPy
+arrays.
 
     python examples/cupy_attention.py [--seed 0]
 
-Checks attention, the log-sum-exp, the gradients and grouped heads against the formula in float64, in float32 and
-float16.
-Exit status: 0 done, 1 a check failed, 2 wrong usage or CuPy is missing, 77 there is no GPU: nothing was checked.
+Attention, the log-sum-exp, the gradients and grouped heads are computed in float32 and float16, and compared with the
+float64 formula. The exit status is 0 if all checks passed, 1 if a check failed, 2 if the usage was wrong or CuPy is
+missing, and 77 if there is no GPU and nothing was checked.
 """
 
 import argparse
@@ -20,11 +21,13 @@ except ImportError as error:
 import attend
 
 NO_GPU = 77
-BUDGETS = {"float32": 1e-5, "float16": 4e-3}  # relative to the largest magnitude of each result
+BUDGETS = {"float32": 1e-5, "float16": 4e-3}  # allowed errors relative to the largest magnitude of a result
 
 
 def formula(q, k, v):
-    """Returns o, lse, softmax in float64: causal attention of (batch, heads, seqlen, head_dim), bottom right."""
+    """Computes causal attention of (batch, heads, seqlen, head_dim), aligned bottom right, in float64. Returns o, lse
+    and the probabilities.
+    """
     q, k, v = (x.astype(cp.float64) for x in (q, k, v))
     k, v = (cp.repeat(x, q.shape[1] // k.shape[1], axis=1) for x in (k, v))
     s = q @ k.swapaxes(2, 3) / q.shape[3] ** 0.5
@@ -37,7 +40,7 @@ def formula(q, k, v):
 
 
 def gradients(dout, q, k, v, o, p):
-    """Returns dq, dk, dv of the formula, summed over the query heads that share a key head."""
+    """Returns dq, dk and dv of the formula. dk and dv are summed over the query heads that share a key head."""
     dout, q, k, v = (x.astype(cp.float64) for x in (dout, q, k, v))
     group = q.shape[1] // k.shape[1]
     wide_k, wide_v = (cp.repeat(x, group, axis=1) for x in (k, v))
@@ -57,7 +60,7 @@ class Checks:
         budget = max(BUDGETS.get(str(x.dtype), 0.0) for x in ours)
         are_cupys = all(isinstance(x, cp.ndarray) for x in ours)
         errors = [float(abs(x.astype(cp.float64) - y).max() / abs(y).max()) for x, y in zip(ours, truth)]
-        passed = are_cupys and all(error <= budget for error in errors)  # NaN fails
+        passed = are_cupys and all(error <= budget for error in errors)  # False for NaN
         self.failed |= not passed
         print(f"{title:<36} error {max(errors):.1e}  budget {budget:.1e}  {'ok' if passed else 'FAILED'}")
 
@@ -66,14 +69,14 @@ def check_dtype(check, dtype, random):
     normal = lambda *shape: random.standard_normal(shape, dtype=cp.float32).astype(dtype)
     q, k, v = normal(2, 8, 60, 64), normal(2, 2, 90, 64), normal(2, 2, 90, 64)
     name = cp.dtype(dtype).name
-    with cp.cuda.Stream():  # attend works in CuPy's current stream
+    with cp.cuda.Stream():  # attend uses this stream, because it is CuPy's current stream
         o, lse = attend.attention(q, k, v, causal=True, return_lse=True)
         o_true, lse_true, p = formula(q, k, v)
         check(f"o and lse, {name}", (o, lse), (o_true, lse_true))
         dout = normal(*o.shape)
         found = attend.backward(dout, q, k, v, o, lse, causal=True)
         check(f"dq, dk and dv, {name}", found, gradients(dout, q, k, v, o_true, p))
-        rows = q.swapaxes(1, 2)[:, :, :, :32]  # any strides, (batch, seqlen, heads, head_dim): read in place
+        rows = q.swapaxes(1, 2)[:, :, :, :32]  # (batch, seqlen, heads, head_dim); attend reads any strides in place
         keys, values = (x.swapaxes(1, 2)[:, :, :, :32] for x in (k, v))
         turned = attend.attention(rows, keys, values, layout="bshd", causal=True).swapaxes(1, 2)
         check(f"views, {name}", (turned,), formula(*(x[..., :32] for x in (q, k, v)))[:1])

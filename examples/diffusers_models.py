@@ -3,12 +3,12 @@
 
     python examples/diffusers_models.py [--device cuda]
 
-The models are small, with random weights; nothing is downloaded. They are not changed: `attend.activate()` is enough.
-The reference is the same model in float64 with torch's own attention. attend's error may be twice that of torch's
-attention in the model's dtype, plus 1e-6 of the largest element. On a GPU the models are in bfloat16, and torch is set
-to use its flash attention, which attend replaces. The U-Net then has no mask, because torch's flash attention does not
-support one.
-Exit status: 0 done; 1 an error exceeds its budget, or attend was not called; 2 wrong usage or a missing package.
+The models are small and have random weights, so nothing is downloaded. Their code is not changed, because
+`attend.activate()` is enough. The reference is the same model in float64 with torch's own attention. attend's error may
+be at most twice the error of torch's attention in the model's dtype, plus 1e-6 of the largest element. On a GPU the
+models are in bfloat16, and torch is configured to use its flash attention, which attend replaces. On a GPU the U-Net
+has no mask, because torch's flash attention does not support one. The exit status is 0 if all checks passed; 1 if an
+error exceeds its limit or attend was not called; and 2 if the usage was wrong or a package is missing.
 """
 
 import argparse
@@ -28,11 +28,11 @@ except ImportError as error:
 import attend
 
 SHARE, FLOOR = 2.0, 1e-6
-TOKENS, CHANNELS = 11, 32  # of the text that conditions an image
+TOKENS, CHANNELS = 11, 32  # number of tokens and channels of the text on which an image is conditioned
 
 
 class FlashCalls(TorchDispatchMode):
-    """Counts the calls of torch's flash attention, forward and backward, which attend replaces."""
+    """Counts the calls of torch's flash attention operators, forward and backward, which attend replaces."""
 
     def __init__(self):
         super().__init__()
@@ -57,7 +57,7 @@ def unet(has_mask):
         "timestep": torch.tensor([3, 500]),
         "encoder_hidden_states": torch.randn(2, TOKENS, CHANNELS),
     }
-    if has_mask:  # the second text is shorter
+    if has_mask:  # the second of the two texts is shorter
         inputs["encoder_attention_mask"] = torch.arange(TOKENS) < torch.tensor([[TOKENS], [TOKENS // 2]])
     return model, inputs
 
@@ -80,7 +80,7 @@ def transformer():
 
 
 def results(model, inputs):
-    """Returns the output and the gradients of the weights, in one tensor each."""
+    """Returns two tensors: the output, and the concatenated gradients of the weights."""
     model.zero_grad()
     output = model(**inputs).sample
     output.float().square().mean().backward()
@@ -99,7 +99,7 @@ def converted(inputs, device, dtype):
 
 
 def check(title, model, inputs, device):
-    """Returns whether attend was called and its error is within the budget."""
+    """Returns whether attend was called and its error is within the limit."""
     dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
     model = model.to(device, dtype)
     exact = copy.deepcopy(model).double()

@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""A Hugging Face model with attend as its attention: logits, padding and generation with the KV cache.
+"""Runs a Hugging Face model with attend as its attention, and checks its logits, padding, and generation with the KV
+cache.
 
     python examples/hugging_face.py [--device cuda] [--no-padding]
 
-The model is a small Llama with grouped-query attention, made from a config with random weights; nothing is downloaded.
-The reference is the same model in float64 with the formula below as its attention, because transformers' own "eager"
-computes its softmax in float32 whatever the model's dtype. (Its norms do so too, but all models here share them.)
-attend's error may be twice that of `--baseline`, "sdpa" or "eager" in float32, plus 1e-6 of the largest logit.
-Exit status: 0 done; 1 an error exceeds its budget; 2 wrong usage, a missing package, or an option that attend does not
-support.
+The model is a small Llama with grouped-query attention, made from a config with random weights, so nothing is
+downloaded. The reference is the same model in float64 with the formula below as its attention, because transformers'
+own "eager" computes its softmax in float32 whatever the model's dtype. (Its norms do so too, but all models here share
+them.) attend's error may be at most twice the error of `--baseline` ("sdpa" or "eager" in float32), plus 1e-6 of the
+largest logit. The exit status is 0 if all checks passed, 1 if an error exceeds its limit, and 2 if the usage was wrong,
+a package is missing, or attend does not support an option.
 """
 
 import argparse
@@ -30,12 +31,15 @@ VOCABULARY, SHARE, FLOOR = 128, 2.0, 1e-6
 
 
 def formula(module, query, key, value, attention_mask, scaling=None, **_):
-    """Computes softmax(scaling * q k^T) v for q (batch, heads, seqlen, head_dim). The mask is bool, or None: causal."""
+    """Computes softmax(scaling * q k^T) v for q (batch, heads, seqlen, head_dim). The mask is bool, or None for a
+    causal mask.
+    """
     groups = query.shape[1] // key.shape[1]
     key, value = (x.repeat_interleave(groups, dim=1) for x in (key, value))
     s = scaling * query @ key.transpose(-1, -2)
     keep = torch.ones_like(s, dtype=torch.bool).tril() if attention_mask is None else attention_mask
-    p = s.masked_fill(~keep, torch.finfo(s.dtype).min).softmax(-1)  # finite in padding rows, which see no key
+    # Finite, so that padding rows, which see no key, do not become NaN.
+    p = s.masked_fill(~keep, torch.finfo(s.dtype).min).softmax(-1)
     return (p @ value).transpose(1, 2), None
 
 
@@ -61,7 +65,7 @@ def make_models(options):
     models = {}
     for name, attention in (("truth", "formula"), ("baseline", options.baseline), ("attend", "attend")):
         dtype = torch.float64 if name == "truth" else torch.float32
-        # A separate config, because the implementation is written into it.
+        # Each model needs a separate config, because the implementation is written into it.
         own = copy.deepcopy(config)
         model = transformers.LlamaForCausalLM._from_config(own, attn_implementation=attention, dtype=dtype)
         assert model.config._attn_implementation == attention
@@ -71,7 +75,7 @@ def make_models(options):
 
 
 def compare(title, results, truths):
-    """Prints the largest errors. Returns whether attend's is within its budget.
+    """Prints the largest error of each model. Returns whether attend's error is within its limit.
 
     results, truths: logits of the same rows by model name.
     """
@@ -84,7 +88,7 @@ def compare(title, results, truths):
 
 
 def check_logits(title, models, ids, mask):
-    """Compares one forward pass, without padding rows."""
+    """Compares the logits of one forward pass, except in padding rows."""
     seen = mask.bool()
     logits = {name: model(ids, attention_mask=mask).logits[seen] for name, model in models.items()}
     truth = logits.pop("truth")
@@ -92,7 +96,9 @@ def check_logits(title, models, ids, mask):
 
 
 def check_generation(title, models, ids, mask, count):
-    """Compares greedy generation with the KV cache: each step's logits with one uncached pass over the full result."""
+    """Compares greedy generation with the KV cache: the logits of each step are compared with one uncached pass over
+    the full result.
+    """
     results = {}
     for name in ("baseline", "attend"):
         results[name] = models[name].generate(
@@ -111,7 +117,7 @@ def check_generation(title, models, ids, mask, count):
 def uncached_logits(model, sequences, mask, count):
     """Returns float64 (batch, count, vocabulary): the model's logits before each of the last `count` tokens."""
     mask = torch.cat([mask, mask.new_ones(mask.shape[0], count)], 1)
-    places = (mask.cumsum(1) - 1).clamp(min=0)  # the positions of generate: padding has none
+    places = (mask.cumsum(1) - 1).clamp(min=0)  # generate counts positions in the same way: padding has no position
     return model(sequences, attention_mask=mask, position_ids=places).logits[:, -count - 1 : -1]
 
 

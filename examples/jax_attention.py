@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""attend under JAX's transformations: jit, grad, vmap, scan with checkpoint, shards on several devices, and a ring.
+"""Uses attend with JAX's transformations: jit, grad, vmap, scan with checkpoint, arrays sharded over several devices,
+and a ring.
 
     python examples/jax_attention.py [--seed 0]
 
-Every result is checked against the formula, which JAX computes and differentiates itself. The compiled sharded program
-is checked for communication. On a CPU, XLA is configured to emulate four devices.
-Exit status: 0 done, 1 a check failed, 2 wrong usage or JAX is missing.
+Every result is compared with the formula, which JAX computes and differentiates itself. The program also checks that
+the compiled sharded function contains no communication. On a CPU, XLA is configured to emulate four devices. The exit
+status is 0 if all checks passed, 1 if a check failed, and 2 if the usage was wrong or JAX is missing.
 """
 
 import argparse
@@ -25,11 +26,12 @@ except ImportError as error:
 import attend.jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-BUDGET = 1e-4  # relative to the largest magnitude of each result; the formula's float32 products on a GPU err too
+# Allowed error relative to the largest magnitude of a result, which includes the error of the formula in float32.
+BUDGET = 1e-4
 
 
 def formula(q, k, v):
-    """Causal attention of (batch, seqlen, heads, head_dim), with the same number of heads in q, k and v."""
+    """Computes causal attention of q, k and v (batch, seqlen, heads, head_dim), with the same number of heads."""
     s = jnp.einsum("bihd,bjhd->bhij", q, k, precision="highest") / np.sqrt(q.shape[-1])
     s = jnp.where(jnp.tril(jnp.ones(s.shape[2:], bool)), s, -jnp.inf)
     return jnp.einsum("bhij,bjhd->bihd", jax.nn.softmax(s), v, precision="highest")
@@ -45,7 +47,7 @@ def gradients(function):
 
 
 def layers(function):
-    """Returns eight layers in a scan; backward recomputes each."""
+    """Returns a function that runs eight layers in a scan. Backward recomputes each layer."""
 
     def run(q, k, v):
         step = jax.checkpoint(lambda x, _: (x + function(x, k, v), None))
@@ -63,7 +65,7 @@ class Checks:
     def __call__(self, title, ours, truth):
         pairs = list(zip(jax.tree.leaves(ours), jax.tree.leaves(truth)))
         error = float(np.max([np.abs(x - y).max() / np.abs(y).max() for x, y in pairs]))
-        self.passes(title, error <= BUDGET, f"error {error:.1e}  budget {BUDGET:.1e}")  # NaN fails
+        self.passes(title, error <= BUDGET, f"error {error:.1e}  budget {BUDGET:.1e}")  # False for NaN
 
     def passes(self, title, passed, text):
         self.failed |= not passed
@@ -71,8 +73,8 @@ class Checks:
 
 
 def check_ring(check, devices, q, k, v):
-    """Checks a ring: each device has a part of the rows, and keys and values are passed around. JAX before 0.6 has no
-    jax.shard_map.
+    """Checks a ring, in which each device has a part of the rows, and keys and values are passed around. Requires
+    jax.shard_map, which JAX has since 0.6.
     """
     if not hasattr(jax, "shard_map"):
         return
@@ -100,7 +102,7 @@ def main(arguments=None):
     check("jit", jax.jit(attention)(q, k, v), formula(q, k, v))
     check("grad", jax.jit(gradients(attention))(q, k, v), gradients(formula)(q, k, v))
 
-    many = tuple(x[:, None] for x in (q, k, v))  # four problems of one sequence each
+    many = tuple(x[:, None] for x in (q, k, v))  # four problems with one sequence each
     check("vmap of grad", jax.vmap(gradients(attention))(*many), jax.vmap(gradients(formula))(*many))
 
     check(

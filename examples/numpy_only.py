@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""attend with NumPy alone: attention, log-sum-exp, gradients, grouped heads, a sliding window.
+"""Uses attend with NumPy only: attention, log-sum-exp, gradients, grouped heads, and a sliding window.
 
     python examples/numpy_only.py [--seed 0]
 
-Every result is checked against the formula in float64 below.
-Exit status: 0 done, 1 a check failed, 2 wrong usage or NumPy is missing.
+Every result is compared with the float64 formula below. The exit status is 0 if all checks passed, 1 if a check failed,
+and 2 if the usage was wrong or NumPy is missing.
 """
 
 import argparse
@@ -18,13 +18,15 @@ except ImportError as error:
 
 import attend
 
-BUDGET = 2e-5  # relative to the largest magnitude of each result: float32, sums over up to 80 keys
+BUDGET = 2e-5  # allowed error relative to the largest magnitude of a result, for float32 sums over up to 80 keys
 
 
 def formula(q, k, v, keep):
-    """Returns o, lse and the probabilities p in float64: s = q k^T / sqrt(head_dim), p = softmax(s where keep).
+    """Returns o, lse and the probabilities p in float64. s = q k^T / sqrt(head_dim), and p = softmax(s) over the keys
+    that `keep` allows.
 
-    q: (batch, heads, seqlen_q, head_dim); k, v: with the same number of heads; keep: bool (seqlen_q, seqlen_k).
+    q is (batch, heads, seqlen_q, head_dim), k and v have the same number of heads, and keep is bool (seqlen_q,
+        seqlen_k).
     """
     s = np.einsum("bhid,bhjd->bhij", q, k) / np.sqrt(q.shape[-1])
     s = np.where(keep, s, -np.inf)
@@ -58,8 +60,8 @@ class Checks:
 
 
 def causal_mask(seqlen_q, seqlen_k, left=None):
-    """Returns bool (seqlen_q, seqlen_k), aligned bottom right: a row sees its own key and the earlier ones, or `left`
-    of them.
+    """Returns bool (seqlen_q, seqlen_k), aligned bottom right. A row sees the key at its own position and all earlier
+    keys, or only the last `left` of the earlier keys.
     """
     distance = np.arange(seqlen_q)[:, None] + (seqlen_k - seqlen_q) - np.arange(seqlen_k)
     return (distance >= 0) & (distance <= (seqlen_k if left is None else left))
@@ -74,7 +76,8 @@ def main(arguments=None):
     rng = np.random.default_rng(seed)
     check = Checks()
 
-    # Two query heads share one key head: heads_q 4, heads_k 2. The 60 queries are the last of 80 tokens.
+    # There are 4 query heads and 2 key heads, so two query heads share one key head. The 60 query rows belong to the
+    # last of 80 tokens.
     q, dout = (rng.standard_normal((2, 4, 60, 64), dtype=np.float32) for _ in range(2))
     k, v = (rng.standard_normal((2, 2, 80, 64), dtype=np.float32) for _ in range(2))
     q64, dout64 = q.astype(np.float64), dout.astype(np.float64)
@@ -91,10 +94,11 @@ def main(arguments=None):
     for name, ours, truth in zip(("dk", "dv"), gradients[1:], true_dkv):
         check(f"{name}, summed over the heads that share", ours, truth.reshape(2, 2, 2, 80, 64).sum(2))
 
-    o = attend.attention(q, k, v, window=(16, 0))  # the row's own key and the 16 before it
+    o = attend.attention(q, k, v, window=(16, 0))  # a row sees the key at its position and the 16 keys before it
     check("o, sliding window", o, formula(q64, k64, v64, causal_mask(60, 80, left=16))[0])
 
-    o = attend.attention(*(x.swapaxes(1, 2) for x in (q, k, v)), layout="bshd")  # views, read without a copy
+    # Attend reads these transposed views without a copy.
+    o = attend.attention(*(x.swapaxes(1, 2) for x in (q, k, v)), layout="bshd")
     check('o, layout="bshd"', o.swapaxes(1, 2), formula(q64, k64, v64, np.ones((60, 80), bool))[0])
 
     assert "torch" not in sys.modules, "numpy_only.py has imported torch"

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Trains a small transformer on sequences that are distributed over several processes, and compares with one process.
+"""Trains a small transformer on sequences that are distributed over several processes, and compares its losses with
+those of one process.
 
     python examples/ring_training.py [--ranks 4] [--sharding striped] [--device cuda]
 
-The model has no ring code: it calls torch's scaled_dot_product_attention. Within attend.ring.context_parallel each
-process has its part of the tokens, their positions and labels. Gradients of weights are summed over processes.
-Exit status: 0 done; 1 the losses differ; 2 wrong usage, or torch is missing.
+The model has no ring code. It calls torch's scaled_dot_product_attention. Within attend.ring.context_parallel each
+process has its part of the tokens, positions and labels. The gradients of the weights are summed over the processes.
+The exit status is 0 if the losses agree, 1 if they differ, and 2 if the usage was wrong or torch is missing.
 """
 
 import argparse
@@ -18,9 +19,9 @@ try:
     import torch.distributed as dist
     import torch.nn.functional as F
 
-    # Imported before a group exists, because functions of this module keep the default group of the time of the import,
-    # and an optimizer imports it. Otherwise the group's threads would outlive destroy_process_group, and a thread that
-    # frees a tensor while Python exits would abort the process.
+    # An optimizer imports this module later, and the module's functions store the default group that exists when it is
+    # imported. It is therefore imported here, before a group exists. Otherwise the group's threads would outlive
+    # destroy_process_group, and a thread that frees a tensor while Python exits would abort the process.
     import torch.distributed.nn  # isort: skip
     from torch import nn
 except ImportError as error:
@@ -30,7 +31,7 @@ except ImportError as error:
 from attend.ring import context_parallel
 
 VOCABULARY, WIDTH, HEADS = 64, 64, 4
-TOLERANCE = 5e-4  # largest difference of the losses at any step, in nats, from different rounding
+TOLERANCE = 5e-4  # largest allowed difference of the losses at any step, in nats, due to rounding
 
 
 class Layer(nn.Module):
@@ -63,7 +64,7 @@ def train(args, device, is_ring):
     losses = []
     for step in range(args.steps):
         random = torch.Generator().manual_seed(step)
-        # Every sequence repeats its first half, which attention can learn.
+        # The second half of every sequence repeats the first half, which attention can learn.
         half = torch.randint(VOCABULARY, (2, args.seq_len // 2 + 1), generator=random)
         text = torch.cat([half, half], 1)[:, : args.seq_len + 1].to(device)
         tokens, labels = text[:, :-1].contiguous(), text[:, 1:].contiguous()
@@ -72,7 +73,7 @@ def train(args, device, is_ring):
         optimizer.zero_grad()
 
         def forward_and_backward():
-            logits = model(tokens, positions)  # noqa: B023 (called at once)
+            logits = model(tokens, positions)  # noqa: B023 (called in the same iteration)
             loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum") / count  # noqa: B023
             loss.backward()
             return loss.detach()
@@ -91,7 +92,7 @@ def train(args, device, is_ring):
 
 
 def are_alike(ring, one):
-    """Prints the largest difference of the losses. Returns whether it is allowed."""
+    """Prints the largest difference of the losses. Returns whether it is within TOLERANCE."""
     difference = max(abs(a - b) for a, b in zip(ring, one))
     is_right = all(abs(a - b) <= TOLERANCE for a, b in zip(ring, one))  # False for NaN
     verdict = "ok" if is_right else "FAILED"

@@ -3,10 +3,10 @@
 
     python examples/train_char_transformer.py [--steps 300] [--device cuda] [--output DIR]
 
-Both models start from the same weights and see the same batches. They differ in one function only. The text is this
-repository's documentation. Writes losses.json and, if matplotlib is installed, losses.svg and losses.png.
-Exit status: 0 done; 1 a loss did not fall, or the curves diverged; 2 wrong usage, torch is missing, or attend does not
-support the requested options.
+Both models start from the same weights and see the same batches. Only their attention function differs. The text is
+this repository's documentation. Writes losses.json and, if matplotlib is installed, losses.svg and losses.png. The exit
+status is 0 if all checks passed; 1 if a loss did not fall or the curves diverged; and 2 if the usage was wrong, torch
+is missing, or attend does not support the requested options.
 """
 
 import argparse
@@ -31,10 +31,11 @@ from attend._core import source_digests
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 HEAD_DIM = 64
-# Largest difference of the two losses at any step, in nats. Rounding differs, and training amplifies it.
+# Largest allowed difference of the two losses at any step, in nats. The two attentions round differently, and training
+# amplifies the difference.
 TOLERANCE = {"f32": 5e-4, "bf16": 0.05}
 FALL = 0.75  # the mean of the last losses must be below this fraction of the first
-LAST = 10  # steps in that mean
+LAST = 10  # number of steps in that mean
 WARM_UP = 10  # untimed steps at the start, if there are more steps
 
 
@@ -49,7 +50,7 @@ def torch_attention(qkv):
 
 
 class Block(nn.Module):
-    """x + attention(norm(x)), then x + mlp(norm(x)); x: (batch, seqlen, heads * HEAD_DIM)."""
+    """Computes x + attention(norm(x)), then x + mlp(norm(x)), for x (batch, seqlen, heads * HEAD_DIM)."""
 
     def __init__(self, num_heads, attention):
         super().__init__()
@@ -66,7 +67,7 @@ class Block(nn.Module):
 
 
 class CharTransformer(nn.Module):
-    """Logits of the next character, (batch, seqlen, vocabulary), from characters, i64 (batch, seqlen)."""
+    """Computes the logits of the next character, (batch, seqlen, vocabulary), from characters, i64 (batch, seqlen)."""
 
     def __init__(self, vocabulary, options, attention):
         super().__init__()
@@ -90,15 +91,17 @@ def read_text(files):
 
 
 def prepare_folder(folder):
-    """Makes the folder and tests that a file can be written there, because after training it would be too late."""
+    """Makes the folder and tests that a file can be written there. An error after the training would lose its
+    results.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=folder):
         pass
 
 
 def train(options, data, vocabulary):
-    """Returns {"attend": [loss of each step], "torch": [...]} and their seconds. The models alternate on the same
-    batch.
+    """Trains both models in turns on the same batches. Returns {"attend": [loss of each step], "torch": [...]} and the
+    seconds of the steps in the same form.
     """
     models = {}
     for name, attention in (("attend", attend_attention), ("torch", torch_attention)):

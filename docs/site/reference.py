@@ -16,11 +16,11 @@ from headers import group_of
 from sphinx.ext.autodoc.mock import mock
 from stage import ROOT, Stage
 
-# Packages that attend's modules import. The reference mocks them even if they are installed.
+# Packages that attend's modules import. Autodoc mocks them even if they are installed.
 ABSENT = ["torch", "jax", "jaxlib", "transformers", "onnx", "onnxruntime", "mpi4py"]
-# Modules that use these packages at import time: their sources are parsed instead of imported.
+# Modules that use these packages when they are imported. Their source code is parsed instead.
 FROM_SOURCES = ("attend.torch", "attend.jax")
-# The public modules and the titles of their pages, one page for each module.
+# The public modules and the titles of their pages. Each module has one page.
 MODULES = {
     "attend": "Python: attend",
     "attend.torch": "Python: attend.torch",
@@ -70,7 +70,7 @@ def automatic(module: str, name: str) -> str:
         raise SystemExit(f"{module}.{name} has no docstring")
     if isinstance(found, type):
         return f".. autoclass:: {module}.{name}\n   :members:"
-    if not inspect.isroutine(found):  # a name of another package for which attend has no function
+    if not inspect.isroutine(found):  # a name of another package that attend does not implement
         return f".. py:data:: {name}\n   :module: {module}\n\n   {repr(found)[1:-1]}."
     return f".. autofunction:: {module}.{name}"
 
@@ -78,7 +78,7 @@ def automatic(module: str, name: str) -> str:
 def missing(inventory: Path) -> list[str]:
     """Returns the public names that are not in `inventory`, Sphinx's list of described names."""
     with inventory.open("rb") as file:
-        for _ in range(4):  # text lines before the compressed part
+        for _ in range(4):  # skips the four text lines before the compressed data
             file.readline()
         lines = zlib.decompress(file.read()).decode().splitlines()
     known = {re.split(r" (?:py|cpp|c):", line)[0] for line in lines}
@@ -87,7 +87,7 @@ def missing(inventory: Path) -> list[str]:
 
 
 def exported() -> list[str]:
-    """Returns the exported functions and classes of the headers, by their names on the site."""
+    """Returns the names that the site uses for the exported functions and classes of the headers."""
     names = []
     for header in CPP_HEADERS + C_HEADERS:
         text = re.sub(r"//.*", "", (ROOT / "include/attend" / header).read_text())
@@ -102,13 +102,15 @@ def exported() -> list[str]:
 def opening_of(text: str) -> str:
     """Returns a header's opening comment as Markdown. Its indented lines become a code block."""
     comment = "\n".join(line[3:] for line in itertools.takewhile(lambda line: line.startswith("//"), text.splitlines()))
-    # Only after an empty line, because otherwise an indented line continues a list item.
+    # Matches indented lines only after an empty line, because without one they continue a list item.
     block = re.compile(r"(?<=\n\n)(?=  (?! *-))(?:^  .*\n?|^\n(?=  ))+", re.MULTILINE)
     return block.sub(lambda match: f"```cpp\n{textwrap.dedent(match[0]).strip()}\n```\n", comment + "\n").strip()
 
 
 def header_page(title: str, headers: tuple[str, ...]) -> str:
-    """Returns a page with one section for each header. The labels are Doxygen's, so that header names become links."""
+    """Returns a page with one section for each header. The sections have Doxygen's labels, so that header names become
+    links.
+    """
     parts = [f"# {title}"]
     for header in headers:
         label = Path(header).name.replace("_", "__").replace(".", "_8")

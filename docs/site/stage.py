@@ -1,8 +1,7 @@
 """Generates the pages of the website from the repository's Markdown.
 
 docs/X.md becomes X.md, and README.md becomes overview.md. Links between pages stay unchanged. A link to another file of
-the repository becomes a link to a page that shows the file. The table of contents is docs/README.md, which a
-code-hosting site shows for the folder.
+the repository becomes a link to a page that shows the file. The table of contents is made from docs/README.md.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from pathlib import Path, PurePosixPath
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
-# Pages with other names on the site, including those outside docs/.
+# Maps a page to its name on the site, if the name differs or the page is not in docs/.
 OTHERS = {
     "docs/README.md": "index.md",
     "README.md": "overview.md",
@@ -25,25 +24,25 @@ LANGUAGES = {
     ".cuh": "cuda", ".cpp": "cpp", ".hpp": "cpp", ".h": "c", ".py": "python", ".json": "json", ".md": "markdown",
     ".txt": "text",
 }  # fmt: skip
-# A code block, a code span, or a link outside of both.
+# Matches a code block, a code span, or a link outside of both.
 _TOKEN = re.compile(
     r"^(?P<fence>`{3,})[^\n]*\n.*?^(?P=fence)`*[ ]*$|(?P<ticks>`+)[^`].*?(?P=ticks)(?!`)|\]\((?P<target>[^)\s]+)\)",
     re.MULTILINE | re.DOTALL,
 )
 _ENTRY = re.compile(r"^- (?:\[(?P<title>[^\]]+)\]\((?P<file>[^)]+)\.md\)|`(?P<made>[\w/]+)`)", re.MULTILINE)
-# Text that only readers of the repository see.
+# Matches text that only readers of the repository see.
 _ELSEWHERE = re.compile(r"^<!-- not on the site -->\n.*?^<!-- on the site -->\n\n?", re.MULTILINE | re.DOTALL)
 _MERMAID = re.compile(r"^```mermaid\nflowchart TD\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def pages() -> dict[str, str]:
-    """Returns every Markdown page, relative to the repository, and its name on the site."""
+    """Returns {path of a Markdown page in the repository: name on the site} for all pages."""
     found = {str(path.relative_to(ROOT)): str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md")}
     return found | OTHERS
 
 
 class Stage:
-    """Writes the pages into a folder, with pages for the repository files that they link to."""
+    """Writes the pages into a folder, and a page for each repository file that they link to."""
 
     def __init__(self, target: Path) -> None:
         self.target = target
@@ -67,7 +66,7 @@ class Stage:
             self.show(path)
 
     def linked(self, text: str, source: str, name: str) -> str:
-        """Returns the text of a page with its links changed to the targets' places on the site."""
+        """Returns the text of a page, in which each link leads to the place of its target on the site."""
 
         def turned(match: re.Match[str]) -> str:
             target = match["target"]
@@ -110,12 +109,14 @@ class Stage:
         self.write(f"source/{place}.md", f"{HEAD}# {place}\n\n{fence}{language}\n{text}\n{fence}\n")
 
 
-# Front matter for pages of source files: they are reached by links only and stay out of the search index.
+# Front matter of pages that show source files. Readers reach them by links only, and they are not in the search index.
 HEAD = "---\norphan: true\nnosearch: true\n---\n\n"
 
 
 def with_contents(text: str) -> str:
-    """Returns the index with a toctree after each list. An entry in backticks is a page that only the site has."""
+    """Returns the text of the index with a toctree after each list. A list entry in backticks is a page that exists
+    only on the site.
+    """
     parts = re.split(r"^## ", text, flags=re.MULTILINE)
     for i, part in enumerate(parts[1:], 1):
         caption = part.partition("\n")[0]
@@ -131,7 +132,7 @@ def with_contents(text: str) -> str:
 
 
 def graphs(text: str) -> str:
-    """Converts Mermaid flowcharts to Graphviz. The pages use only arrows and names of Mermaid."""
+    """Converts Mermaid flowcharts to Graphviz. Of Mermaid's syntax, the pages use only arrows and node names."""
 
     def drawn(match: re.Match[str]) -> str:
         lines = []

@@ -54,57 +54,59 @@ def append(
     k_descale: Any = None,
     v_descale: Any = None,
 ) -> Any:
-    """Writes new keys and values into a cache. They are normalised, rotated, then rounded to the dtype of the cache.
+    """Writes new keys and values into a cache. They are first normalised, then rotated, then rounded to the dtype of
+    the cache.
 
     New row i of sequence s becomes key seqlens_k[s] + i, or is written to the slot that slot_mapping names. Rows beyond
     the capacity, and rows whose page does not exist, are dropped. With the environment variable ATTEND_CHECK=1 they are
-    refused. Nothing of a dead sequence (defined in `attend.decode`) is read or written. No other byte of the cache
-    changes. seqlens_k does not change either: in the next `attend.decode` call, the caller passes lengths that include
-    the new keys.
+    refused. The call reads and writes nothing of a dead sequence (defined in `attend.decode`), and changes no other
+    byte of the cache. It does not change seqlens_k: for the next `attend.decode` call, the caller adds the number of
+    new keys to the lengths.
 
     Arguments:
-        k: f32, f16 or bf16 (sequences, heads_k, seqlen_new, head_dim), head_dim 1 to 1024; with layout="bshd"
-            (sequences, seqlen_new, heads_k, head_dim); packed, with cu_seqlens_new, (total_new, heads_k, head_dim). The
-            kinds of arrays and devices are those of `attend.decode`.
+        k: f32, f16 or bf16. The shape is (sequences, heads_k, seqlen_new, head_dim), with layout="bshd" (sequences,
+            seqlen_new, heads_k, head_dim), and with cu_seqlens_new (total_new, heads_k, head_dim), which is called
+            packed. head_dim is 1 to 1024. `attend.decode` lists the supported arrays and devices.
         v: like k, with head_dim_v columns, 1 to 512. None: only keys are written, and there is no v_cache.
-        k_cache, v_cache: written in place, see `attend.decode`. f32, f16, bf16 or 8 bits; the dtype may differ from
-            that of k. The two caches may overlap if no written row lies in both. They must not overlap other arrays of
-            the call.
+        k_cache, v_cache: written in place, see `attend.decode`. f32, f16, bf16 or an 8-bit dtype. The dtype may differ
+            from that of k. The two caches may overlap if no written row lies in both. The caches must not overlap other
+            arrays of the call.
         layout, page_table, cache_batch_idx: as in `attend.decode`.
         seqlens_k: i32 (sequences), the number of cached keys before the call, or one number for all sequences. Required
             unless slot_mapping is given.
         cu_seqlens_new: i32 (sequences + 1): sequence s has the rows cu_seqlens_new[s] to cu_seqlens_new[s + 1] of k and
             v.
-        max_seqlen_new: allowed only with cu_seqlens_new: an upper bound of the new rows of a sequence. None means
-            total_new.
+        max_seqlen_new: an upper bound of the number of new rows of a sequence, allowed only with cu_seqlens_new. None
+            means total_new.
         slot_mapping: i64 (sequences, seqlen_new), flattened or not; packed (total_new): one slot for each new row. In a
             paged cache, slot n is row n % page_size of page n // page_size. In a contiguous cache, the capacity
-            replaces page_size. A negative slot is skipped. A slot beyond the cache is skipped too, and refused with
+            replaces page_size. A negative slot is skipped. A slot beyond the cache is also skipped, or refused with
             ATTEND_CHECK=1.
-        positions: i32, shaped like slot_mapping: the positions of the rows in the rotation. With q, each query row
-            needs a new row with the same position. None means seqlens_k[s] + i, or rotary.seqlens[s] + i.
+        positions: i32, shaped like slot_mapping: the position at which each new row is rotated. If q is given, each
+            query row needs a new row with the same position. None means seqlens_k[s] + i, or rotary.seqlens[s] + i.
         rotary: `attend.Rotary`, applied to k and q. None means no rotation.
-        q: query rows, which are also normalised and rotated. dtype of k, (sequences, heads_q, seqlen_q, head_dim) in
-            the order of layout; packed, with cu_seqlens_q, (total_q, heads_q, head_dim).
+        q: query rows, which are also normalised and rotated. The dtype is that of k. The shape is (sequences, heads_q,
+            seqlen_q, head_dim) in the order of layout, packed (with cu_seqlens_q) (total_q, heads_q, head_dim).
         q_out: the array for the processed query rows, dtype and shape of q. It may be q. None means a new array.
         cu_seqlens_q, max_seqlen_q: as in `attend.decode`.
-        query_positions: "last": query row i has the position of new row i + seqlen_new - seqlen_q. "first": that of new
-            row i. "one": all query rows have the position of new row 0. flash-attn uses "first" with a mask and "one"
-            without a mask.
+        query_positions: the new row whose position a query row has. "last": query row i has the position of new row i +
+            seqlen_new - seqlen_q. "first": query row i has the position of new row i. "one": all query rows have the
+            position of new row 0. flash-attn uses "first" with a mask and "one" without a mask.
         q_norm, k_norm: float (head_dim), weights of an RMS norm over all columns, applied before the rotation: x /
             sqrt(mean(x^2) + norm_eps) * weight.
         norm_eps: finite, >= 0.
         k_descale, v_descale: the given factors of 8-bit caches, see `attend.decode`. The cache stores x / descale,
-            rounded to nearest even. Values out of range become the nearest limit (448 or -448; 127 or -128). NaN stays
-            NaN, and becomes 0 in int8.
+            rounded to nearest even. Values out of range become the nearest representable value (448 or -448 in
+            float8_e4m3fn, 127 or -128 in int8). NaN stays NaN in float8_e4m3fn and becomes 0 in int8.
 
     Returns:
-        q_out, or None without q. Rows of dead sequences, and packed rows after the last sequence, are not written.
+        q_out, or None without q. The call does not write rows of dead sequences, or packed rows after the last
+        sequence, in q_out.
 
     All arithmetic is in float32, and a row that is only copied keeps its bits. The bits of a row depend only on the
-    row, its position and the tables. If two new rows have the same destination, either row, or parts of both, may
-    remain; ATTEND_CHECK=1 refuses them. No gradients: a torch tensor that requires grad is refused outside of
-    torch.no_grad(). The call releases the GIL. Thread-safe for calls that write different rows.
+    row, its position and the tables. If two new rows have the same destination, the cache may afterwards contain either
+    row, or parts of each. ATTEND_CHECK=1 refuses such rows. There are no gradients: a torch tensor that requires grad
+    is refused outside of torch.no_grad(). The call releases the GIL. Thread-safe for calls that write different rows.
 
     Raises:
         attend.Error, whose message names the argument, the value found and the allowed values. Nothing has been written
@@ -172,32 +174,34 @@ def merge(
     lse_base2: bool = False,
     out: Any = None,
 ) -> Any:
-    """Merges attention over parts of the keys, which share no key, into attention over all keys.
+    """Merges results of attention over disjoint parts of the keys into attention over all keys.
 
     ::
 
         lse = log(sum_n exp(lse_n) + exp(sink)),   o = sum_n exp(lse_n - lse) o_n
 
     Arguments:
-        states: at least one (o, lse), as `attend.decode` or `attend.attention` returns them without sinks. o: f32, f16
-            or bf16 (batch, heads_q, seqlen_q, head_dim_v), lse: f32 (batch, heads_q, seqlen_q). Packed: o (total_q,
-            heads_q, head_dim_v), lse (heads_q, total_q). head_dim_v is 1 to 512. The states may differ in dtype. NumPy
-            arrays, torch tensors, or any arrays with ``__dlpack__``, on the CPU or on CUDA; all of one framework and
-            device.
+        states: at least one (o, lse), as `attend.decode` or `attend.attention` returns them without sinks. o is f32,
+            f16 or bf16 (batch, heads_q, seqlen_q, head_dim_v), packed (total_q, heads_q, head_dim_v). lse is f32
+            (batch, heads_q, seqlen_q), packed (heads_q, total_q). head_dim_v is 1 to 512. The states may differ in
+            dtype. They are NumPy arrays, torch tensors, or any arrays with ``__dlpack__``, on the CPU or on a CUDA GPU.
+            All belong to one framework and one device.
         layout: "bhsd" or "bshd": the order of the dimensions of o.
-        sinks: float (heads_q) or (batch, heads_q): added once to the sum of each row. Therefore no state may include
-            it.
+        sinks: float (heads_q) or (batch, heads_q): exp(sink) is added once to the softmax sum of each row. Therefore no
+            state may already include the sink.
         return_lse: return (o, lse).
-        lse_base2: every lse, of states and result, is a logarithm to base 2. Sinks stay natural logarithms.
-        out: the array for o, with its shape, f32, f16 or bf16. It may be the o of a state. None means a new array with
-            the dtype of the first state.
+        lse_base2: True: the lse of the states and of the result are logarithms to base 2. Sinks stay natural
+            logarithms.
+        out: the array for o, with the shape of o, f32, f16 or bf16. It may be the o of a state. None means a new array
+            with the dtype of the first state.
 
     Returns:
         o, or (o, lse). A state with an lse of -inf has weight 0, whatever its o is. A row whose states all have an lse
-        of -inf gives o = 0 and lse = -inf, or its sink. Any other NaN or infinity propagates to the row.
+        of -inf gives o = 0 and lse = -inf, or lse = its sink. Any other NaN or infinity propagates to the result of its
+        row.
 
-    Sums in float64, in the order of the states, so the result is deterministic. Gradients and thread safety as in
-    `attend.decode`.
+    The sums are in float64 and in the order of the states, so the result is deterministic. Gradients and thread safety
+    are as in `attend.decode`.
 
     Raises:
         attend.Error, whose message names the argument, the value found and the allowed values. Nothing has been written

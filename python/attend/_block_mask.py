@@ -33,31 +33,33 @@ def make_block_mask(
 
     Arguments:
         mask: text of a condition on b (sequence), h (query head), q (row), k (key), q_len, k_len and captures. Rows and
-            keys are counted from the first one: row q aligns with key q.
+            keys are both counted from 0, so row q aligns with key q.
         seqlen_q, seqlen_k: the lengths of the calls that use the mask, 0 to 2^31 - 1.
         batch, num_heads: the number of sequences (or query heads) of the calls, if the text uses b (or h). A mask whose
-            text does not use b (or h) fits any number of them.
+            text does not use b (or h) can be used with any number of sequences (or query heads).
         captures: {"doc": array, ...}: the numbers and arrays (0 to 4 dimensions) that the text reads. They are read
-            once, in this call. They are on the CPU or, if the mask is made on a GPU, on that GPU. All belong to one
+            once, in this call. They are on the CPU or, if a GPU makes the mask, on that GPU. All captures belong to one
             framework.
-        device: the device that makes the mask. None or "cpu": the CPU. "cuda", "cuda:N" or a torch.device: that GPU.
-            The work runs in the current stream of the captures' framework, or in torch's current stream without
-            captures. The call waits until the mask is complete. The mask is bit-identical on every device, and can be
-            used on every device.
+        device: the device that makes the mask. None or "cpu": the CPU. "cuda", "cuda:N" or a torch.device: that GPU. On
+            a GPU the work runs in the current stream of the captures' framework. Without captures it runs in torch's
+            current stream. The call waits until the mask is complete. The mask is bit-identical on every device, and
+            can be used on every device.
 
     Returns:
-        An immutable `BlockMask`. `shape`: (batch, num_heads, seqlen_q, seqlen_k). `tiles`: a dictionary of the number
-        of tiles of 64 rows and 64 keys: all, full, partial, and the number of distinct patterns of partial tiles.
-        `density`: the fraction of pairs that are seen. `nbytes`. `sees(batch, head, row, key)`.
+        An immutable `BlockMask`. `shape` is (batch, num_heads, seqlen_q, seqlen_k). `tiles` is a dictionary with the
+        numbers of all, full and partial tiles of 64 rows and 64 keys, and the number of distinct patterns of partial
+        tiles. `density` is the fraction of pairs that are seen. `nbytes` is the size of the mask. `sees(batch, head,
+        row, key)` returns whether a row sees a key.
 
-    Tiles that the bounds of the condition decide are not evaluated. The time for causal masks and sorted documents
-    therefore grows with the lengths, not with their product. The mask may be copied and shared between threads. On a
-    GPU the first mask of a text compiles small kernels, which takes a fraction of a second. They are stored in the
-    on-disk cache like all kernels.
+    attend computes bounds of the condition for each tile, and evaluates single pairs only in tiles that the bounds do
+    not decide. The time for causal masks and sorted documents therefore grows with the lengths, not with their product.
+    The mask may be copied and shared between threads. On a GPU the first mask of a text compiles small kernels, which
+    takes a fraction of a second. They are stored in the on-disk cache like all kernels.
 
     Raises:
-        attend.ArgumentError naming the column of the text, the capture, the size or the device; attend.UnsupportedError
-        on a GPU for a text that uses exp, log, sin and the like, because their last bits differ between GPU and CPU.
+        attend.ArgumentError, which names the column of the text, the capture, the size or the device. On a GPU,
+        attend.UnsupportedError for a text that uses exp, log, sin or similar functions, because their last bits differ
+        between GPU and CPU.
     """
     check_text("mask", mask)
     check_captures(captures)
@@ -100,7 +102,7 @@ def _is_on_gpu(x: Any) -> bool:
 
 
 def _stream(index: int, given: tuple[Any, ...]) -> int:
-    """Returns the current stream of the captures' framework."""
+    """Returns the current stream of the captures' framework on GPU `index`."""
     on_gpu = [x for x in given if _is_on_gpu(x)]
     if on_gpu and not is_torch(on_gpu[0]):
         from attend._cuda_space import CudaSpace
@@ -113,7 +115,7 @@ def _stream(index: int, given: tuple[Any, ...]) -> int:
 
 
 def _view_near(name: str, x: Any, index: int) -> Any:
-    """Returns the view of a capture that is on that GPU or on the CPU."""
+    """Returns the view of a capture, which must be on GPU `index` or on the CPU."""
     if is_torch(x):
         from attend.torch._score import view_of_near_capture
 

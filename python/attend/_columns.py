@@ -1,10 +1,10 @@
-"""A bias or mask with one column, (..., 1), which is the same for all keys of a row. It is never expanded over the
-keys.
+"""Computes attention with a bias or mask of one column, (..., 1), which is the same for all keys of a row. The column
+is never expanded over the keys.
 
-A constant that is added to all scores of a row does not change the softmax weights. Therefore o equals the result
-without the column, and lse is the lse without the column plus the column. A row that the mask hides, or whose bias is
--inf, sees no key: o = 0, lse = -inf. A bias of NaN or +inf makes the row NaN. The gradient of a column is dlse. o
-contributes nothing to it.
+A constant that is added to all scores of a row does not change the softmax weights. Therefore the bias does not change
+o, and it is added to the lse that is computed without it. A row that the mask hides, or whose bias is -inf, sees no key
+and has o = 0 and lse = -inf. A bias of NaN or +inf makes the row NaN. The gradient of the bias is dlse, because o does
+not depend on the bias.
 """
 
 from __future__ import annotations
@@ -19,19 +19,23 @@ _KEYS_AXIS = {"bhsd": -2, "bshd": -3, "thd": -3}
 
 
 class Columns(NamedTuple):
-    """The columns of a call, (1 or batch, 1 or heads, 1 or seqlen_q, 1). Leading dimensions may be missing."""
+    """The bias and mask of one column of a call, (1 or batch, 1 or heads, 1 or seqlen_q, 1). Leading dimensions may be
+    missing.
+    """
 
     bias: Any = None
     mask: Any = None
 
 
 def split(extras: Extras, q_shape: Any, k_shape: Any, layout: str) -> tuple[Extras, Optional[Columns]]:
-    """Returns `extras` without its columns, and the columns, or None if there are none. Refuses wrong shapes."""
+    """Returns `extras` without biases and masks of one column, and these as Columns, or None if there are none. Refuses
+    wrong shapes.
+    """
     if not (is_narrow(extras.bias) or is_narrow(extras.mask)):
         return extras, None
-    if len(k_shape) != 4 or len(q_shape) != 4:  # refused elsewhere
+    if len(k_shape) != 4 or len(q_shape) != 4:  # a later check refuses these
         return extras, None
-    if k_shape[_KEYS_AXIS[layout]] == 1:  # with one key, a column is an ordinary bias or mask
+    if k_shape[_KEYS_AXIS[layout]] == 1:  # if there is only one key, a column is an ordinary bias or mask
         return extras, None
     columns = Columns(*(x if is_narrow(x) else None for x in (extras.bias, extras.mask)))
     batch, first, second, _ = q_shape
@@ -64,12 +68,12 @@ def four_dims(x: Any) -> Any:
 
 
 def over_o(x: Any, layout: str, xp: Any) -> Any:
-    """Returns (batch, heads, rows, 1) in a form that broadcasts to o."""
+    """Transposes x (batch, heads, rows, 1) so that it broadcasts to o."""
     return xp.swapaxes(x, 1, 2) if layout == "bshd" else x
 
 
 def hidden_rows(columns: Columns) -> Any:
-    """Returns which rows the columns hide: bool, with 4 dimensions as in Columns."""
+    """Returns bool, True for each row that the columns hide, with four dimensions as in Columns."""
     hidden = None if columns.mask is None else ~four_dims(columns.mask)
     if columns.bias is None:
         return hidden
@@ -78,7 +82,9 @@ def hidden_rows(columns: Columns) -> Any:
 
 
 def unshifted(xp: Any, lse: Any, columns: Columns) -> Any:
-    """Returns the lse that backward reads: without the bias, -inf in hidden rows, NaN if the bias is NaN or +inf."""
+    """Returns the lse that backward reads: the lse without the bias, or -inf in hidden rows, or NaN if the bias is NaN
+    or +inf.
+    """
     lse = xp.where(hidden_rows(columns)[..., 0], -_INFINITY, lse).astype(lse.dtype)
     if columns.bias is None:
         return lse
@@ -88,7 +94,9 @@ def unshifted(xp: Any, lse: Any, columns: Columns) -> Any:
 
 
 def finished(xp: Any, o: Any, lse: Any, columns: Columns, layout: str) -> tuple[Any, Any]:
-    """Applies the columns to o and lse, arrays of the module `xp`. lse may be None if there is no bias."""
+    """Applies the columns to o and lse, which were computed without them. They are arrays of the module `xp`. lse may
+    be None if there is no bias.
+    """
     o = xp.where(over_o(hidden_rows(columns), layout, xp), 0.0, o).astype(o.dtype)
     if lse is None:
         return o, lse
@@ -101,8 +109,8 @@ def finished(xp: Any, o: Any, lse: Any, columns: Columns, layout: str) -> tuple[
 
 
 def gradient_of_bias(xp: Any, lse: Any, dlse: Any, bias: Any) -> Any:
-    """Returns dbias of the column: dlse (None means zero), summed over dimensions of size 1. `lse` is a result of
-    `unshifted`.
+    """Returns the gradient of the bias: dlse, summed over the dimensions in which the bias has size 1. A dlse of None
+    means zero. `lse` is a result of `unshifted`.
     """
     by_row = xp.zeros_like(lse) if dlse is None else xp.where(lse == -_INFINITY, 0.0, dlse)
     by_row = xp.where(xp.isnan(lse), float("nan"), by_row)[..., None]

@@ -1,4 +1,4 @@
-"""The attention function for continuous batching in transformers, and its page tables on a CPU."""
+"""Implements attention for continuous batching in transformers, and enables its page tables on a CPU."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from attend._errors import ArgumentError, Error
 
 # The function of transformers that disables page tables if it finds no GPU.
 _TABLES = "ensure_decode_fast_path_is_available"
-# transformers' names of the arguments.
+# transformers' names of attend's arguments.
 _NAMES = {
     "sinks": "s_aux", "scale": "scaling", "window": "sliding_window", "page_table": "block_table",
     "seqlens_k": "cu_seq_lens_k", "cu_seqlens_q": "cu_seq_lens_q", "cu_seqlens_k": "cu_seq_lens_k",
 }  # fmt: skip
 
 _lock = threading.Lock()
-_open: list[Any] = []  # transformers' original function, once for each open context
+_open: list[Any] = []  # one reference to transformers' original function for each open context
 
 
 def packed_attention(
@@ -41,12 +41,12 @@ def packed_attention(
     softcap: Optional[float],
     s_aux: Any,
 ) -> Any:
-    """Computes packed sequences: query (batch, heads, tokens / batch, head_dim) to (batch, tokens / batch, heads,
-    head_dim_v).
+    """Computes attention of packed sequences. query is (batch, heads, tokens / batch, head_dim), and the result is
+    (batch, tokens / batch, heads, head_dim_v).
 
-    `pages`: k_cache, v_cache (pages, page_size, heads_k, head_dim) and the page table. With pages, each sequence has
-    one new key, which is appended. The differences of cu_seq_lens_k include the new key. A sequence of no keys is
-    padding, and its row is 0. With `pages` None, key and value contain all keys.
+    `pages` contains k_cache and v_cache (pages, page_size, heads_k, head_dim), and the page table. With pages, each
+    sequence has one new key, which the call appends. The differences of cu_seq_lens_k include the new key. A sequence
+    without keys is padding, and its row of the result is 0. If `pages` is None, key and value contain all keys.
     """
     if cu_seq_lens_k is None:
         raise ArgumentError("cu_seq_lens_k: None with cu_seq_lens_q, allowed a tensor i32 (sequences + 1)")
@@ -74,7 +74,9 @@ def packed_attention(
 def _of_all_keys(
     q: Any, k: Any, v: Any, offsets_q: Any, offsets_k: Any, max_length_q: Any, max_length_k: Any, options: Any
 ) -> Any:
-    """Returns (tokens, heads, head_dim_v). Padding rows after the last sequence are 0."""
+    """Computes packed sequences whose keys are all in k and v. Returns (tokens, heads, head_dim_v). Padding rows after
+    the last sequence are 0.
+    """
     rows, keys = int(offsets_q[-1]), int(offsets_k[-1])
     o = attention_varlen(
         q[:rows], k[:keys], v[:keys], offsets_q, offsets_k, int(max_length_q), int(max_length_k), **options
@@ -88,10 +90,10 @@ def _of_all_keys(
 
 @contextlib.contextmanager
 def tables_of_pages(name: str) -> Iterator[None]:
-    """While it is open, transformers keeps page tables for models whose attention is called `name`.
+    """Within this context, transformers keeps page tables for models whose attention implementation is `name`.
 
-    This applies only to models all of whose layers have page tables. Other models, and versions of transformers without
-    the check, are not affected.
+    This only has an effect on models in which every layer can have a page table. Other models, and versions of
+    transformers without the check _TABLES, are not affected.
     """
     try:
         from transformers.generation.continuous_batching import initialization
@@ -116,7 +118,9 @@ def tables_of_pages(name: str) -> Iterator[None]:
 
 
 def _asking(plain: Any, name: str) -> Any:
-    """Wraps transformers' check. Skips it for models that use `name` and have page tables in all layers."""
+    """Wraps transformers' check `plain`. The wrapper skips the check for models that use `name` and can have page
+    tables in all layers.
+    """
 
     @functools.wraps(plain)
     def checked(config: Any, *rest: Any, **more: Any) -> Any:

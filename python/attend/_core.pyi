@@ -1,7 +1,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, Optional, TypeAlias, TypedDict
 
-# The named tuples are defined in attend._settings, which takes their fields from this module.
+# attend._settings defines these named tuples, with the field names that this module provides.
 Extras: TypeAlias = tuple[Any, ...]
 Settings: TypeAlias = tuple[Any, ...]
 Gradients: TypeAlias = tuple[Any, ...]
@@ -9,7 +9,7 @@ Gradients: TypeAlias = tuple[Any, ...]
 __version__: str
 
 class Array:
-    """A strided block of memory as the library sees it."""
+    """The library's description of a strided array: address, dtype, device, shape and strides."""
 
     @staticmethod
     def of(object: Any, dtype: str = "") -> Array: ...
@@ -36,10 +36,10 @@ class TensorOption(TypedDict):
 
     name: str
     shape: str  # "scores": an entry for each row and key; "heads": (heads_q) or (batch, heads_q)
-    dtype: Optional[str]  # the only allowed dtype; None: any float
-    gradient: Optional[str]  # its name among GRADIENTS_FIELDS; None: the option has none
-    flag: str  # of the command `attend info --explain`
-    of_single_scores: bool  # acts on each score independently of the rest of its row
+    dtype: Optional[str]  # the only allowed dtype, or None for any float dtype
+    gradient: Optional[str]  # name of the gradient in GRADIENTS_FIELDS, or None if there is no gradient
+    flag: str  # flag of the command `attend info --explain`
+    of_single_scores: bool  # whether the option acts on each score independently of the other scores of its row
 
 class Gpu(TypedDict):
     name: str
@@ -76,7 +76,7 @@ TENSOR_OPTIONS: tuple[TensorOption, ...]  # in the order of EXTRAS_FIELDS, which
 
 def has_exchange_table(object: Any, /) -> bool: ...
 
-# q, k, v, o and lse are Arrays, or tensors whose type has DLPack's C exchange table; so are those in the named tuples.
+# q, k, v, o, lse and the tensors in the named tuples are Arrays, or tensors whose type has DLPack's C exchange table.
 def forward(q: Any, k: Any, v: Any, o: Any, lse: Any, extras: Extras, settings: Settings, stream: int, /) -> None: ...
 def backward(
     q: Any,
@@ -127,8 +127,7 @@ def prepare_backward_with_own(
     q: Any, k: Any, v: Any, o: Any, lse: Any, gradients: Gradients, extras: Extras, settings: Settings, /,
 ) -> None: ...  # fmt: skip
 
-# Serving. The named tuples are defined in attend._serving; their tensors are Arrays, or tensors with the exchange
-# table.
+# Serving. attend._serving defines the named tuples. Their tensors are Arrays, or tensors with the exchange table.
 SERVING_TENSORS: tuple[str, ...]
 SERVING_NUMBERS: tuple[str, ...]
 
@@ -167,7 +166,7 @@ def prepare(
     q: Any, k: Any, v: Any, o: Any, lse: Any, gradients: Optional[Gradients], extras: Extras, settings: Settings, /
 ) -> None: ...
 
-# torch tensors. A call that returns None does not support the arguments on the direct route
+# Calls with torch tensors. They return None if the direct route does not support the arguments
 # (python/src/torch_route.hpp).
 def learn_defaults(defaults: dict[str, Any], /) -> None: ...
 def learn_torch(names: dict[str, Any], /) -> None: ...
@@ -181,7 +180,7 @@ def learn_append(defaults: dict[str, Any], /) -> None: ...
 def decode_of_options(q: Any, k_cache: Any, v_cache: Any, options: tuple[Any, ...]) -> Any: ...
 def append_of_options(k: Any, v: Any, k_cache: Any, v_cache: Any, options: tuple[Any, ...]) -> Optional[tuple[Any]]: ...
 
-# The passes of the functions in attend.torch._autograd.
+# The forward and backward passes of the autograd functions in attend.torch._autograd.
 def attention_forward(
     context: Any, q: Any, k: Any, v: Any, settings: Settings, return_lse: bool, extras: Any = None, *options: Any
 ) -> Any: ...
@@ -224,7 +223,8 @@ def make_nccl_ring(
     id: bytes, rank: int, size: int, device: int, timeout_s: float, copy_engines: bool
 ) -> RingContext: ...
 
-# send and receive take (rank, channel, memory) and return a function that waits; all_gather takes (mine, everybody's).
+# The arguments of send and receive are (rank, channel, memory), and they return a function that waits for the transfer.
+# The arguments of all_gather are (memory of this rank's data, memory of all ranks' data).
 def make_callback_ring(
     rank: int,
     size: int,
@@ -234,14 +234,14 @@ def make_callback_ring(
     fail: Callable[[str], object],
 ) -> RingContext: ...
 
-RING_INTERRUPTED: str  # the error text of a rank whose call a signal has ended
+RING_INTERRUPTED: str  # the error text of a rank whose call was interrupted by a signal
 
-# These replace a collective call, and the other ranks count them as one.
+# A rank calls one of these functions in place of a collective call.
 def ring_refuse(context: RingContext, kind: str, text: str) -> NoReturn: ...
 def ring_agree(context: RingContext, name: str, value: str) -> None: ...
 def ring_fail(context: RingContext, why: str) -> None: ...
 
-# spread: the names of the sharding and of the algorithm, and whether the seed of rank 0 is used.
+# The argument `spread` contains the names of the sharding and of the algorithm, and whether the seed of rank 0 is used.
 def ring_forward(
     context: RingContext,
     spread: tuple[str, str, bool],

@@ -1,4 +1,6 @@
-"""GPU memory: arrays of any framework with DLPack. Results are allocated in the library's memory pool."""
+"""Reads and makes arrays in GPU memory, for any framework with DLPack. Results are allocated in the library's memory
+pool.
+"""
 
 from __future__ import annotations
 
@@ -12,19 +14,20 @@ from attend._spaces import KDL_CUDA, kind_of, namespace_of, refuse_other_kind, r
 
 _ELEMENT_BYTES = {"f32": 4, "f16": 2, "bf16": 2}
 _READ_ONLY = ("jax", "jaxlib")  # frameworks with immutable arrays
-_DEFAULT_STREAM = 1  # CUDA's legacy default stream, in DLPack's numbering and as a handle
+_DEFAULT_STREAM = 1  # CUDA's legacy default stream; DLPack's number and CUDA's handle are both 1
 
 
 class CudaSpace:
-    """See attend._spaces.Space. CuPy works in its current stream, JAX and others in the default stream.
+    """Implements attend._spaces.Space for GPU memory. With CuPy the work runs in CuPy's current stream, with JAX and
+    other frameworks in the default stream.
 
-    CuPy frees memory in stream order. For CuPy, the result's memory is also freed in the order of the stream that
-    produced it. The streams of other frameworks are unknown. For them a call waits until the GPU has finished, and a
-    result's memory is freed after the whole GPU is idle.
+    CuPy frees memory in stream order, and attend frees the memory of a CuPy result in the order of the stream that
+    produced it. The streams of other frameworks are unknown. With them a call waits until the GPU has finished, and the
+    memory of a result is freed after all work on the GPU is done.
     """
 
     def __init__(self, q: Any, index: int, owner: str = "q") -> None:
-        """`owner`: the name of q in error messages."""
+        """`owner` is the name of the argument `q` in error messages."""
         self._q, self._index, self._owner = q, index, owner
         self._namespace = namespace_of(q)
         if not hasattr(self._namespace, "from_dlpack"):
@@ -36,7 +39,9 @@ class CudaSpace:
             self.stream = int(self._stream_owner.ptr) or _DEFAULT_STREAM
 
     def view(self, name: str, x: Any, is_dense: bool = False) -> _core.Array:
-        """Copies only arrays whose last dimension is not contiguous or, with `is_dense`, that have gaps."""
+        """Returns a view of `x`. An array whose last dimension is not contiguous is copied first. If `is_dense` is
+        True, every array that is not contiguous is copied.
+        """
         self._check(name, x)
         strides = getattr(x, "strides", None)
         if strides and x.ndim and (is_dense or (x.shape[-1] > 1 and strides[-1] != x.dtype.itemsize)):
@@ -78,7 +83,7 @@ class CudaSpace:
         return _core.cuda_empty(shape, dtype, count, self._index, self.stream, self._stream_owner)
 
     def result_view(self, result: Any) -> _core.Array:
-        if isinstance(result, type(self._q)):  # an array of the framework, whose stream may differ
+        if isinstance(result, type(self._q)):  # an array of the framework, which may use another stream
             return self.view("lse", result)
         return _core.Array.of(result)
 
@@ -94,7 +99,7 @@ class CudaSpace:
 
 
 class _Result:
-    """A result that is being passed to a framework, whose stream waits for the library's stream."""
+    """A result that is passed to a framework through DLPack. The framework's stream waits for the library's stream."""
 
     def __init__(self, array: Any, index: int, stream: int) -> None:
         self._array, self._index, self._stream = array, index, stream
@@ -105,6 +110,6 @@ class _Result:
     def __dlpack__(self, *, stream: Any = None, **options: Any) -> Any:
         options.pop("dl_device", None)
         options.pop("copy", None)
-        if stream != -1:  # -1: the consumer orders the streams itself
+        if stream != -1:  # -1 means that the consumer orders the streams itself
             _core.order_streams(self._index, self._stream, int(stream or _DEFAULT_STREAM))
         return self._array.__dlpack__(**options)

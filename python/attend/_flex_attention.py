@@ -61,31 +61,33 @@ def flex_attention(
 
     Arguments:
         query: torch tensor (B, heads_q, seqlen_q, head_dim), f32, f64, f16 or bf16, on a CPU or an NVIDIA GPU.
-        key, value: (B, heads_k, seqlen_k, head_dim) and (B, heads_k, seqlen_k, head_dim_v). B may be 1 for any B of
-            query.
-        score_mod: a function that returns the new score. Its arguments are the score, a float without dimensions, and
-            b, h, q_idx and kv_idx, 32-bit integers without dimensions, which count from 0. h is the head of query. The
-            function is traced. docs/custom_scores.md describes the supported operations and when it is traced again.
-            Captured tensors are arguments of each call, and they receive gradients within the limits given there.
-        block_mask: a result of `create_block_mask`, attend's or torch's, for these lengths. It is applied after
-            score_mod.
+        key, value: (B, heads_k, seqlen_k, head_dim) and (B, heads_k, seqlen_k, head_dim_v). Their B may be 1 if that of
+            query is larger.
+        score_mod: a function of the score, b, h, q_idx and kv_idx that returns the new score. The score is a float
+            tensor without dimensions. The other arguments are 32-bit integer tensors without dimensions, which count
+            from 0. h is the head of query. The function is traced. docs/custom_scores.md lists the supported operations
+            and states when the function is traced again. Captured tensors are arguments of each call, and they receive
+            gradients within the limits given there.
+        block_mask: a result of attend's or torch's `create_block_mask` for the lengths of query and key. It is applied
+            after score_mod.
         scale: None means 1 / sqrt(head_dim).
         enable_gqa: allows fewer heads in key and value than in query.
         return_lse: return (o, lse).
         kernel_options: torch's options are accepted and have no effect. Unknown names are refused.
-        return_aux: an AuxRequest: return (o, AuxOutput). max_scores is refused.
+        return_aux: an AuxRequest, with which the result is (o, AuxOutput). A request for max_scores is refused.
 
     Returns:
-        o: (B, heads_q, seqlen_q, head_dim_v). lse: f32 (f64 if query is) (B, heads_q, seqlen_q): the natural logarithm
-            of the sum of exp(score), differentiable. A row that sees no key gives o = 0, lse = -inf and zero gradients.
+        o: (B, heads_q, seqlen_q, head_dim_v).
+        lse: f32 (f64 if query is) (B, heads_q, seqlen_q): the natural logarithm of the sum of exp(score),
+            differentiable. A row that sees no key gives o = 0, lse = -inf and zero gradients.
 
-    torch.compile keeps the call in its graph: see docs/custom_scores.md. A second derivative is refused.
+    torch.compile keeps the call in its graph (see docs/custom_scores.md). Second derivatives are refused.
 
     Raises:
         attend.Error naming the argument. For a function that attend cannot translate, it names the operator, the file
         and the line.
 
-    Source: Dong et al., Flex Attention (2024).
+    Source: Dong et al., Flex Attention, 2024.
     """
     from attend._flex import calls
 
@@ -110,21 +112,25 @@ def create_block_mask(
     """``torch.nn.attention.flex_attention.create_block_mask`` with the same arguments.
 
     Arguments:
-        mask_mod: a function of b, h, q_idx and kv_idx, integers without dimensions. It returns a bool: whether the row
-            sees the key. It is traced in this call, and captured tensors are read in this call. The mask never changes
-            afterwards.
-        B, H: numbers of sequences and query heads. None means 1, for a mask that is the same for all of them.
+        mask_mod: a function of b, h, q_idx and kv_idx, integer tensors without dimensions. It returns True if row q_idx
+            sees key kv_idx. This call traces the function and reads the tensors that it captures. The mask never
+            changes afterwards.
+        B, H: numbers of sequences and query heads. None means 1: the mask is the same for all sequences, or for all
+            heads.
         Q_LEN, KV_LEN: the lengths of query and key.
-        device: the device of the mask's lists, which are made on request. None means the accelerator if there is one.
-        BLOCK_SIZE: of those lists: rows and keys of a block, or (rows, keys). attend's own tiles are always 64 x 64.
-        separate_full_blocks: False: the lists count full blocks among the partial ones.
+        device: the device of the mask's lists of blocks, which are computed when they are first read. None means the
+            accelerator if there is one.
+        BLOCK_SIZE: the size of the listed blocks: one number for rows and keys, or (rows, keys). attend's tiles are
+            always 64 x 64.
+        separate_full_blocks: False lists full blocks together with the partial ones.
         _compile, compute_dq_write_order, dq_kv_order: have no effect.
 
     Returns:
-        attend.torch.flex_attention.BlockMask, a subclass of torch's. attend never stores a mask of all pairs. If bounds
-        decide a tile, none of its pairs is evaluated: see make_block_mask. Masks of at least 2^24 pairs are made on the
-        GPU if the captured tensors are there. The mask's lists are evaluated pair by pair. In a compiled function the
-        result has torch's class, and its lists contain all blocks.
+        attend.torch.flex_attention.BlockMask, a subclass of torch's BlockMask. attend never stores a mask of all pairs
+        of a row and a key. If the bounds of the condition decide a tile, attend evaluates none of its pairs (see
+        make_block_mask). A mask of at least 2^24 pairs is made on the GPU if its captured tensors are there. The lists
+        of blocks are computed by evaluating every pair. In a compiled function the result has torch's class, and its
+        lists contain all blocks.
 
     Raises:
         attend.Error naming the argument. For a function that attend cannot translate, it names the operator, the file
@@ -144,7 +150,8 @@ def create_mask(
     KV_LEN: int,  # noqa: N803
     device: Optional[Device] = None,
 ) -> Tensor:
-    """Returns the pairs that a mask_mod keeps, or that a score_mod leaves above -inf: bool (B, H, Q_LEN, KV_LEN).
+    """Returns bool (B, H, Q_LEN, KV_LEN): True for each pair that a mask_mod keeps, or whose score a score_mod leaves
+    above -inf.
 
     Arguments:
         mod_fn: a mask_mod (four arguments) or a score_mod (five). torch.vmap evaluates it, so it may use any operator.

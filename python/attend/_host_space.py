@@ -1,6 +1,7 @@
-"""CPU memory: NumPy arrays, and any CPU array that supports DLPack.
+"""Reads and makes arrays in CPU memory: NumPy arrays, and other CPU arrays that support DLPack.
 
-Results are allocated as NumPy arrays. If q is another kind of array, they are converted to it through DLPack.
+Results are allocated as NumPy arrays. If q is an array of another framework, results are converted to that framework
+through DLPack.
 """
 
 from __future__ import annotations
@@ -22,19 +23,20 @@ _ALLOWED = "f32, f16, bf16, f64; bool for a mask"
 
 
 class HostSpace:
-    """See attend._spaces.Space."""
+    """Implements attend._spaces.Space for CPU memory."""
 
     stream = 0
 
     def __init__(self, q: Any, owner: str = "q") -> None:
-        """`owner`: the name of q in error messages."""
+        """`owner` is the name of the argument `q` in error messages."""
         self._q = q
         self._owner = owner
 
     def view(self, name: str, x: Any, is_dense: bool = False) -> _core.Array:
-        """Copies only arrays whose last dimension is not contiguous or that have negative strides.
+        """Returns a view of `x`. Arrays whose last dimension is not contiguous, and arrays with negative strides, are
+        copied first.
 
-        With `is_dense` it also copies arrays with gaps.
+        If `is_dense` is True, all arrays that are not contiguous are copied first.
         """
         array = self._numpy_of(name, x)
         if array is None:
@@ -63,7 +65,7 @@ class HostSpace:
         return _core.Array.of(np.full(count, length, np.int32))
 
     def _numpy_of(self, name: str, x: Any) -> Any:
-        """Returns a NumPy array of the same memory, or None if NumPy does not have the element type."""
+        """Returns a NumPy array with the memory of `x`, or None if NumPy does not have the element type."""
         if isinstance(x, np.ma.MaskedArray):
             raise UnsupportedError(
                 f"{name}: numpy.ma.MaskedArray, attend does not support masked elements; give `mask`"
@@ -87,7 +89,7 @@ class HostSpace:
             raise ArgumentError(f"{name}: dtype {x.dtype.str} of foreign byte order, allowed the machine's byte order")
         try:
             return self.result_view(x)
-        except ArgumentError as error:  # the dtype does not exist in the buffer protocol
+        except ArgumentError as error:  # Python's buffer protocol does not have this dtype
             raise ArgumentError(f"{name}: dtype {x.dtype}, allowed {_ALLOWED}") from error
 
     def plain(self, name: str, x: Any) -> Any:
@@ -100,9 +102,9 @@ class HostSpace:
         return np.empty(shape, _numpy_dtype(name, dtype))
 
     def result_view(self, result: Any) -> _core.Array:
-        if _is_bfloat16(result.dtype):  # NumPy does not export types of other packages
+        if _is_bfloat16(result.dtype):  # DLPack in NumPy does not support dtypes of other packages
             return _core.Array.of(result.view(np.uint16), "bf16")
-        # a type of another package: passed by name for the error message
+        # For a dtype of another package, the library gets the name, which its error message contains.
         if result.dtype.isbuiltin == 2 and result.dtype.itemsize == 1:
             return _core.Array.of(result.view(np.uint8), result.dtype.name)
         return _core.Array.of(result)
@@ -125,14 +127,16 @@ class HostSpace:
 
 
 def _is_bfloat16(dtype: np.dtype) -> bool:
-    """Returns whether dtype is ml_dtypes' bfloat16. Skips NumPy's own types, because NumPy rebuilds the name in each
-    access.
+    """Returns whether dtype is ml_dtypes' bfloat16. Does not read the name of NumPy's own dtypes, because NumPy
+    computes it again in each access.
     """
     return dtype.isbuiltin != 1 and dtype.name == "bfloat16"
 
 
 def _as_numpy(x: Any) -> Any:
-    """Returns a NumPy array of the same memory, or None if NumPy does not have the element type (bfloat16)."""
+    """Returns a NumPy array with the memory of `x`, or None if NumPy does not have the element type, such as
+    bfloat16.
+    """
     if isinstance(x, np.ndarray):
         return x
     try:

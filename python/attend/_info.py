@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 def backends() -> list[Backend]:
     """Returns every value of `compute` except "auto", best first for each device.
 
-    Each entry has name, description, device, has_backward and aliases. Aliases are the backend's names in other
-    projects, which `compute` accepts too.
+    Each entry has name, description, device, has_backward and aliases. aliases are names of the backend in other
+    projects, which `compute` also accepts.
     """
     return _core.backends()
 
@@ -31,8 +31,8 @@ def gpus() -> list[Gpu]:
 
 
 def memory(device: str = "cuda", *, reset_peak: bool = False) -> Memory:
-    """Returns the state of attend's own memory pool on a GPU, in bytes. The driver counts it, without waiting for the
-    GPU.
+    """Returns the state of attend's own memory pool on a GPU, in bytes. The numbers come from the driver, which does
+    not wait for the GPU.
 
     The pool contains the workspace of calls, and the results of calls on arrays that are not torch tensors. Results for
     torch come from torch's allocator. Memory of captured CUDA graphs is not counted. All values are 0 before attend's
@@ -43,12 +43,12 @@ def memory(device: str = "cuda", *, reset_peak: bool = False) -> Memory:
         reset_peak: resets the peaks after this call.
 
     Returns:
-        A dict: `used`, the bytes currently allocated; `peak`, the maximum of `used` since the last reset; `reserved`
-        and `reserved_peak`, the GPU memory that the pool occupies, which is at least `used` and grows in steps of the
-        driver.
+        A dict with four keys. `used` is the number of bytes currently allocated, and `peak` is the maximum of `used`
+        since the last reset. `reserved` is the GPU memory that the pool occupies; it is at least `used` and grows in
+        steps that the driver chooses. `reserved_peak` is its maximum.
 
     Raises:
-        ArgumentError: another kind of device, or a GPU that does not exist.
+        ArgumentError: the device is not a GPU, or the GPU does not exist.
         RunError: there is no driver.
     """
     name, _, index = str(device).partition(":")
@@ -65,9 +65,9 @@ def cpu_threads() -> int:
 def set_cpu_threads(threads: int) -> None:
     """Sets the number of threads of all later CPU calls in this process.
 
-    The default is OMP_NUM_THREADS, otherwise the number of cores that the process may use. This setting and those of
-    torch and other libraries do not affect each other. The smallest problems always use one thread. Results are
-    bit-identical with every number of threads.
+    The default is OMP_NUM_THREADS or, if that is not set, the number of cores that the process may use. This setting
+    and the thread settings of other libraries, such as torch, do not affect each other. The smallest problems always
+    use one thread. Results are bit-identical with every number of threads.
 
     Arguments:
         threads: at least 1, or 0 to restore the default.
@@ -99,8 +99,8 @@ def cpu_bf16_unit() -> str:
 
 
 def _libraries() -> dict[str, Any]:
-    """Returns version and path of libcuda and NVRTC, or `lack`, the reason why one is missing, in terms of the Python
-    API.
+    """Returns the version and path of libcuda and of NVRTC. If one of them is missing, `lack` is the reason, in terms
+    of the Python API.
     """
     found: dict[str, Any] = _core.libraries()
     for library in found.values():

@@ -10,16 +10,16 @@ from attend import _core
 from attend._errors import ArgumentError
 from attend._settings import OPTION_GRADIENTS, Extras, Gradients, Settings, dense_layout, window_of
 
-_MOST = 2**31 - 1  # the library's upper bound of every size
+_MOST = 2**31 - 1  # largest size of a dimension that the library accepts
 _DTYPES = ("f32", "f16", "bf16", "f64")
-_FAR = 1 << 62  # a stride so large that the library refuses the extent
-_APART = 1 << 44  # bytes between the addresses of tensors, more than any tensor has
-# The boolean keyword of each tensor option, and the option's row.
+_FAR = 1 << 62  # limit of strides: the library refuses a tensor that is this large
+_APART = 1 << 44  # bytes between the addresses of two tensors; no tensor is larger
+# Maps the boolean keyword of each tensor option to the option's row in TENSOR_OPTIONS.
 _TENSOR_FLAGS = {row["flag"].removeprefix("--"): row for row in _core.TENSOR_OPTIONS}
 
 
 class Places:
-    """Makes tensors that have addresses but no memory. Nothing reads their contents."""
+    """Makes tensors that have addresses but no memory. No code reads their contents."""
 
     def __init__(self, cuda_index: int) -> None:
         self._cuda_index = cuda_index
@@ -66,7 +66,9 @@ def _dtype(value: Any) -> str:
 
 
 def _flag(name: str, value: Any) -> bool:
-    """Returns whether the tensor exists. Its sizes follow from those of q, k and v. NumPy's bool has two type names."""
+    """Converts a flag to a bool. It states whether the call has a tensor. NumPy's bool has a different type name in
+    NumPy 1 and 2.
+    """
     if value is None or isinstance(value, int) or type(value).__name__ in ("bool", "bool_"):
         return bool(value)
     raise ArgumentError(f"{name}: {type(value).__name__}, allowed True or False")
@@ -147,19 +149,20 @@ def explain(batch: int, heads: int, seqlen: int, head_dim: int, **options: Any) 
         dtype: "f32", "f16", "bf16" or "f64"; default "bf16".
         heads_kv, seqlen_k, head_dim_v: sizes of k and v if they differ from those of q.
         layout, causal, window, scale, softcap, dropout_p, deterministic, compute: as in `attention`.
-        bias, mask, alibi, sinks: True: the call has this tensor, with an entry for every head.
-        backward: True: the call computes gradients.
-        device: None (a GPU if there is one), "cpu", "cuda" or "cuda:N".
-        Tensors are assumed to be contiguous and aligned.
+        bias, mask, alibi, sinks: True if the call has this tensor, with an entry for every head.
+        backward: True if the call computes gradients.
+        device: "cpu", "cuda", "cuda:N", or None, which means a GPU if there is one. Tensors are assumed to be
+        contiguous and aligned.
 
     Returns:
-        A list of dicts in the order of preference of "auto": compute (the backend's name), chosen, lack (the one-line
-        reason why the backend does not support the call, or ""), why, variant, steps (a line for each kernel: grid,
-        threads, shared memory), estimated_us (the estimate that "auto" compares; inf: "auto" never chooses this
-        backend) and workspace_bytes.
+        A list of dicts, one for each backend, in the order in which "auto" prefers them. The keys are compute (the
+        backend's name), chosen (whether this backend runs the call), lack (the one-line reason why the backend does not
+        support the call, or ""), why, variant, steps (one line for each kernel, with grid, threads and shared memory),
+        estimated_us (the estimate that "auto" compares, or inf if "auto" never chooses this backend) and
+        workspace_bytes.
 
     Raises:
-        attend.Error if the arguments are invalid for every backend; TypeError for an unknown option.
+        attend.Error if the arguments are invalid for every backend. TypeError for an unknown option.
     """
     return _core.explain(*_arguments("explain", (batch, heads, seqlen, head_dim), options))
 
@@ -167,11 +170,11 @@ def explain(batch: int, heads: int, seqlen: int, head_dim: int, **options: Any) 
 def prepare(batch: int, heads: int, seqlen: int, head_dim: int, **options: Any) -> None:
     """Compiles and loads the kernels of a call, before a graph is captured or a server handles its first request.
 
-    Arguments are those of `explain`. Compiled kernels are kept for each combination of: the chosen kernels and their
-    tiles (which follow from the sizes), dtypes, head_dims, kind of mask (none, causal, window), enabled options, sign
-    of the scale, and whether all tensors are aligned to 16 bytes. A call with a new combination compiles (seconds) or
-    loads machine code from disk (milliseconds), even while its stream is being captured. On a CPU this function does
-    nothing.
+    The arguments are those of `explain`. Compiled kernels are specific to the chosen kernels and their tiles (which
+    depend on the sizes), the dtypes, the head_dims, the mask (none, causal or window), the enabled options, the sign of
+    the scale, and whether all tensors are aligned to 16 bytes. A call with a new combination compiles its kernels,
+    which takes seconds, or loads machine code from disk, which takes milliseconds. This also happens while its stream
+    is being captured. On a CPU this function does nothing.
 
     Raises:
         attend.Error as the call would.

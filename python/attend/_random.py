@@ -1,4 +1,4 @@
-"""The generator of dropout seeds for arrays that are not torch tensors, used if the caller gives no seed."""
+"""Draws dropout seeds for arrays that are not torch tensors, if the caller gives no seed."""
 
 from __future__ import annotations
 
@@ -11,15 +11,18 @@ if TYPE_CHECKING:
     import random
 
 _made: dict[str, random.Random] = {}
-_lineage: list[int] = []  # manual_seed's number and the index of each fork since then; empty: seeded by the system
+# Manual_seed's number and the index of each fork since then, or empty if the system chose the seed.
+_lineage: list[int] = []
 _forks = 0  # number of forks of this process since it was seeded or started
 
 
 def _generator() -> random.Random:
-    """Returns the generator, shared by all threads. Drawing and seeding are each one C function, so they are atomic."""
+    """Returns the generator, which all threads share. Drawing and seeding are each a single C function and therefore
+    atomic.
+    """
     found = _made.get("generator")
     if found is None:
-        import random  # imported on first use, because it loads hash modules
+        import random  # imported on first use, because random loads other modules
 
         found = _made.setdefault("generator", random.Random())
     return found
@@ -41,10 +44,10 @@ def manual_seed(seed: SupportsIndex) -> None:
         seed: an integer from 0 to 2^64 - 1.
 
     Raises:
-        ArgumentError: another value.
+        ArgumentError: the seed is not such an integer.
     """
     global _forks
-    # made non-negative, because Python would use the magnitude of a negative seed
+    # The number is made non-negative, because Python's generator would ignore the sign of a negative seed.
     number = as_int64("seed", seed) % 2**64
     _generator().seed(number)
     _lineage[:] = [number]
@@ -52,7 +55,7 @@ def manual_seed(seed: SupportsIndex) -> None:
 
 
 def drawn_seed() -> int:
-    """Returns 64 random bits as a signed number, different in each call."""
+    """Draws 64 random bits and returns them as a signed number."""
     return _generator().getrandbits(64) - 2**63
 
 
@@ -62,7 +65,9 @@ def _before_a_fork() -> None:
 
 
 def _in_a_child() -> None:
-    """Reseeds the child's copy of the generator, which would otherwise draw the parent's numbers."""
+    """Runs in a forked child. Reseeds its copy of the generator, which would otherwise draw the same numbers as the
+    parent.
+    """
     global _forks
     _made.clear()
     if _lineage:

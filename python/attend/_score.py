@@ -1,4 +1,4 @@
-"""Custom scores and masks of a call: a text with the arrays that it reads, and a BlockMask."""
+"""Implements the custom scores and masks of a call. A custom score is a text with the arrays that it reads."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MOST_KNOWN = 64
 
 
 class Own:
-    """The `score`, `captures` and `block_mask` of a call: a text, a mask, or both."""
+    """The `score`, `captures` and `block_mask` of a call. There is a score, a block_mask, or both."""
 
     def __init__(
         self, text: Optional[str], captures: Mapping[str, Any], block_mask: Optional[_core.BlockMask] = None
@@ -30,11 +30,13 @@ class Own:
 
     @property
     def what(self) -> str:
-        """The argument that error messages name."""
+        """The name of the argument, for error messages: "score" or "block_mask"."""
         return "block_mask" if self.text is None else "score"
 
     def function(self, views: tuple[_core.Array, ...]) -> Optional[_core.ScoreFunction]:
-        """Returns the function with these views of its captures. A text is parsed once for given shapes and dtypes."""
+        """Returns the library's score function with these views of its captures. A text is parsed once for each
+        combination of shapes and dtypes of its captures.
+        """
         if self.text is None:
             return None
         key = (self.text, self.names, tuple((view.dtype, view.shape) for view in views))
@@ -48,7 +50,7 @@ class Own:
         return function
 
     def of_floats(self, views: tuple[_core.Array, ...]) -> tuple[int, ...]:
-        """Returns the positions of captures that have a gradient."""
+        """Returns the positions of the float captures, which have a gradient."""
         return tuple(i for i, view in enumerate(views) if view.dtype in _FLOATS)
 
     def forward(
@@ -70,7 +72,9 @@ class Own:
         self, dout: Any, q: Any, k: Any, v: Any, o: Any, lse: Any, dlse: Any, needs: Needs, extras: Extras,
         settings: Settings,
     ) -> tuple[Any, ...]:  # fmt: skip
-        """Returns (dq, dk, dv, gradients of options), and with a text a dictionary of gradients of captures."""
+        """Returns dq, dk, dv and the gradients of options. If there is a score, a dictionary with the gradients of
+        captures follows.
+        """
         if is_torch(q):
             from attend.torch import _score
 
@@ -105,7 +109,7 @@ class Own:
 
 
 _known: dict[Any, _core.ScoreFunction] = {}
-atexit.register(_known.clear)  # torch's operators may outlive the extension module, and the cached functions with them
+atexit.register(_known.clear)  # otherwise cached functions could outlive the extension module, as torch's operators do
 
 
 def check_text(argument: str, text: Any) -> None:
@@ -151,7 +155,7 @@ def attention_with_own(
     return_lse: bool,
     **options: Any,
 ) -> Any:
-    """`attend.attention` with a score or block mask. `resolve` is that of attend._api."""
+    """Computes `attend.attention` with a score or a block mask. `resolve` is the function of attend._api."""
     given = own_of(score, captures, block_mask)
     assert given is not None
     extras, settings = resolve("attention", q, options)
@@ -171,7 +175,7 @@ def taken_from(options: dict[str, Any]) -> tuple[Optional[Own], dict[str, Any]]:
 
 
 def view_of_capture(space: Any, name: str, x: Any) -> _core.Array:
-    """Returns the view of a capture. `space` None means CPU memory."""
+    """Returns the library's view of a capture. If `space` is None, the capture must be in CPU memory."""
     what = f"captures: '{name}'"
     x = _as_array(x)
     dtype = getattr(x, "dtype", None)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class TwoMasksError(ArgumentError, RuntimeError):
-    """Two masks were given. Also a RuntimeError, as in torch."""
+    """Raised if both attn_mask and is_causal are given. It is also a RuntimeError, because torch raises one."""
 
 
 def sdpa(
@@ -31,14 +31,16 @@ def sdpa(
 
     Arguments:
         query: torch tensor (..., heads_q, seqlen_q, head_dim) with any number of leading dimensions, including none.
-            Alternatively a nested tensor in jagged layout, (batch, heads, ragged seqlen, head_dim). Then key and value
-            are nested too, and there is no attn_mask.
+            query may instead be a nested tensor in jagged layout, (batch, heads, ragged seqlen, head_dim). In this case
+            key and value must also be nested, and attn_mask must be None.
         key, value: (..., heads_k, seqlen_k, head_dim). Leading dimensions and heads broadcast.
-        attn_mask: bool (True keeps) or float (added to the scores), broadcasts to (..., heads_q, seqlen_q, seqlen_k);
-            or a mask of torch.nn.attention.bias. A float mask is differentiable. Not allowed together with is_causal.
-        dropout_p: the seed comes from torch's default generator of the tensors' device.
-        is_causal: keeps j <= i, aligned **top left**, unlike all other functions of attend. With seqlen_q = 2, seqlen_k
-            = 5::
+        attn_mask: a bool tensor (True keeps a score) or a float tensor (added to the scores), which broadcasts to (...,
+            heads_q, seqlen_q, seqlen_k). It may also be a mask of torch.nn.attention.bias. A float mask is
+            differentiable. Not allowed together with is_causal.
+        dropout_p: probability of dropping a softmax entry. The seed comes from torch's default generator of the
+            tensors' device.
+        is_causal: row i sees the keys j <= i. The mask is aligned **top left**, unlike in all other functions of
+            attend. With seqlen_q = 2 and seqlen_k = 5::
 
             1 0 0 0 0
             1 1 0 0 0
@@ -96,7 +98,7 @@ def _check_mask(mask: Any, is_causal: bool) -> None:
 
 
 def _alignment(mask: Any, seqlen_q: int, seqlen_k: int) -> Optional[str]:
-    """Returns UPPER_LEFT or LOWER_RIGHT for a CausalBias, which contains no data, and None for other masks."""
+    """Returns UPPER_LEFT or LOWER_RIGHT for a CausalBias, which is a mask without data, and None for other masks."""
     variant = getattr(mask, "variant", None)
     if variant is None or type(mask).__name__ != "CausalBias":
         return None
@@ -107,9 +109,10 @@ def _alignment(mask: Any, seqlen_q: int, seqlen_k: int) -> Optional[str]:
 
 
 def same_heads(tensors: list[Any], enable_gqa: bool) -> list[Any]:
-    """Makes the numbers of heads equal. Without `enable_gqa` a single head broadcasts to any number."""
+    """Returns the tensors with equal numbers of heads. Without `enable_gqa`, only a single head broadcasts."""
     heads = [x.shape[1] for x in tensors]
-    if enable_gqa or heads[1] == heads[2] and heads[1] in (1, heads[0]):  # the library shares key heads itself
+    # The library itself lets query heads share a key head.
+    if enable_gqa or heads[1] == heads[2] and heads[1] in (1, heads[0]):
         return tensors
     most = max(heads)
     for name, count in zip(("query", "key", "value"), heads):
@@ -121,7 +124,7 @@ def same_heads(tensors: list[Any], enable_gqa: bool) -> list[Any]:
 
 
 def leading(query: Any, key: Any, value: Any) -> tuple[int, ...]:
-    """Returns the broadcast dimensions before the heads."""
+    """Returns the leading dimensions (before the heads) to which query, key and value broadcast."""
     import torch
 
     for name, x in (("query", query), ("key", key), ("value", value)):

@@ -10,7 +10,7 @@ from attend import _core
 from attend._errors import ArgumentError
 from attend._settings import DIMENSIONS, dense_layout, output_shapes
 
-# Defaults of Numbers. A field that is missing here defaults to 0, which disables it.
+# Defaults of the fields of Numbers. A field that is missing here has the default 0, which disables the option.
 _DEFAULTS = {
     "layout": "bhsd", "max_seqlen_q": 0, "scale": None, "causal": True, "window_left": -1, "window_right": -1,
     "lse_base2": False, "max_seqlen_new": 0, "rotary_interleaved": False, "rotary_first_column": 0,
@@ -24,20 +24,21 @@ if TYPE_CHECKING:
     Tensors = _Fields
     Numbers = _Fields
 else:
-    # The arrays of a decode or append call, None if not given. For append, `out` is q_out.
+    # The arrays of a call of decode or append. An array that is not given is None. For append, `out` is q_out.
     Tensors = namedtuple("Tensors", _core.SERVING_TENSORS, defaults=[None] * len(_core.SERVING_TENSORS))
-    # All other arguments, in the order of the torch operators' schemas.
+    # All other arguments of a call, in the order of the torch operators' schemas.
     Numbers = namedtuple(
         "Numbers", _core.SERVING_NUMBERS, defaults=[_DEFAULTS.get(x, 0.0) for x in _core.SERVING_NUMBERS]
     )
 
-# Names in error messages of those fields of Tensors that are not arguments themselves.
+# Some fields of Tensors are parts of the argument `rotary`. Error messages call them by these names.
 _NAMES = {"rotary_cos": "rotary.cos", "rotary_sin": "rotary.sin", "rotary_seqlens": "rotary.seqlens"}
 NAMES = tuple(_NAMES.get(field, field) for field in Tensors._fields)
-# Fields that are never copied: copying a cache would be a hidden cost, and a result written to a copy would be lost.
+# Fields of Tensors that are never copied. Copying a cache would be a hidden cost, and keys that are written to a copy
+# would be lost.
 CACHES = ("k_cache", "v_cache")
 IN_PLACE = (*CACHES, "out", "lse")
-# Fields of one or two dimensions that the library requires without gaps.
+# Fields of Tensors with one or two dimensions. The library requires them to be contiguous.
 DENSE = ("tree_mask", "slot_mapping", "positions")
 _LEAST_INT32, _MOST_INT32 = -(2**31), 2**31 - 1
 
@@ -49,16 +50,16 @@ class Rotary(NamedTuple):
 
         x[a]' = x[a] cos[t, c] - x[b] sin[t, c],   x[b]' = x[b] cos[t, c] + x[a] sin[t, c]
 
-    with a = c and b = c + rotary_dim / 2 or, if interleaved, a = 2c and b = 2c + 1. Both are counted from first_column.
-    Other columns do not change. A position outside the tables is clamped to the nearest position inside. With the
-    environment variable ATTEND_CHECK=1 it is refused.
+    with a = c and b = c + rotary_dim / 2 or, if interleaved, a = 2c and b = 2c + 1. a and b are counted from
+    first_column. Other columns do not change. A position outside the tables is clamped to the nearest position inside.
+    With the environment variable ATTEND_CHECK=1 it is refused.
 
     Fields:
-        cos, sin: float (max_positions, rotary_dim / 2), max_positions >= 1, arrays of the same kind as those of the
-            call.
-        interleaved: see above.
+        cos, sin: float (max_positions, rotary_dim / 2), max_positions >= 1. They belong to the framework and device of
+            the call's arrays.
+        interleaved: selects the pairs, see above.
         first_column: the first rotated column; first_column + rotary_dim <= head_dim.
-        seqlens: i32 (sequences): replaces seqlens_k in the position of a row.
+        seqlens: i32 (sequences): replaces seqlens_k when the positions of new rows are computed.
 
     Source: Su et al., RoFormer (2021), section 3.2.
     """
@@ -154,8 +155,8 @@ def appended(
 
 
 def most(name: str, rows: Any, offsets: Any, bound: Optional[int]) -> Any:
-    """Returns an upper bound of the rows of a sequence, or 0 if the rows are not packed. Without `bound` it is the
-    total.
+    """Returns an upper bound of the number of rows of a sequence, or 0 if the rows are not packed. If `bound` is None,
+    the result is the total number of rows.
     """
     if bound is not None or offsets is None:
         return 0 if bound is None else bound
@@ -172,7 +173,7 @@ def require(**arrays: Any) -> None:
 
 
 def refuse_given(without: str, **options: Any) -> None:
-    """Refuses options that have no meaning in a call without the argument `without`."""
+    """Refuses the given options, because they have no meaning in a call that lacks the argument `without`."""
     for name, value in options.items():
         if value is not None:
             raise ArgumentError(f"{name}: given without {without}, allowed with it only")
@@ -183,7 +184,7 @@ def whole_number(name: str, value: Any) -> Optional[int]:
     if not isinstance(value, int) and getattr(value, "shape", ()) != ():
         return None
     try:
-        # a symbolic integer of a compiler is an int
+        # For a compiler, a symbolic integer is an int.
         number = value if isinstance(value, int) else operator.index(value)
     except TypeError:
         if hasattr(value, "shape"):
@@ -195,7 +196,7 @@ def whole_number(name: str, value: Any) -> Optional[int]:
 
 
 def sequences_of(rows_shape: Any, offsets_shape: Any) -> Any:
-    """Returns the number of sequences, for calls that give one length for all of them."""
+    """Returns the number of sequences. Used if a call gives one length for all sequences."""
     if offsets_shape is None:
         return rows_shape[0] if len(rows_shape) > 0 else 0
     return max(offsets_shape[0] - 1, 0) if len(offsets_shape) > 0 else 0
@@ -231,5 +232,5 @@ def layout_of_q(tensors: Tensors, numbers: Numbers) -> str:
 
 
 def layout_of_state(o: Any, layout: str) -> str:
-    """Returns the layout of a partial result. Rows of three dimensions are packed."""
+    """Returns the layout of a partial result: "thd" (packed) if o has three dimensions, otherwise `layout`."""
     return "thd" if len(o.shape) == 3 else dense_layout(layout)

@@ -36,29 +36,30 @@ if TYPE_CHECKING:
     Settings = _Fields
     Gradients = _Fields
 else:
-    # The optional tensors of a call; None: not given. First the tensors that modify scores, in the library's order,
-    # then cu_seqlens_q, cu_seqlens_k, and philox_state, i64 (2): seed and offset, which replace those of Settings.
+    # The optional tensors of a call, or None for a tensor that is not given. The tensors that modify scores come first,
+    # in the library's order. Then follow cu_seqlens_q, cu_seqlens_k, and philox_state, which is i64 (2) and contains a
+    # seed and an offset that replace those of Settings.
     Extras = namedtuple("Extras", _core.EXTRAS_FIELDS, defaults=[None] * len(_core.EXTRAS_FIELDS))
-    # The numbers and names of a call, in the order of the torch operators' schemas. Fields without a default above are
-    # the numbers that modify scores, in the library's order. 0.0 disables one.
+    # The numbers and names of a call, in the order of the torch operators' schemas. Fields without a default in
+    # _DEFAULTS are the numbers that modify scores, in the library's order. The value 0.0 disables such an option.
     Settings = namedtuple(
         "Settings", _core.SETTINGS_FIELDS, defaults=[_DEFAULTS.get(name, 0.0) for name in _core.SETTINGS_FIELDS]
     )
     # The additional arguments and results of backward: dout, dlse, dq, dk, dv, and a gradient for each of
-    # OPTION_GRADIENTS; None: not requested.
+    # OPTION_GRADIENTS. None means that the gradient is not requested.
     _num_gradients = sum(row["gradient"] is not None for row in _core.TENSOR_OPTIONS)
     Gradients = namedtuple("Gradients", _core.GRADIENTS_FIELDS, defaults=[None] * _num_gradients)
 
 NO_EXTRAS = Extras()
 
-# The tensor options that have an entry for each row and key, and those that have one for each query head.
+# SCORE_TENSORS have an entry for each row and key, HEAD_TENSORS have an entry for each query head.
 SCORE_TENSORS = tuple(row["name"] for row in _core.TENSOR_OPTIONS if row["shape"] == "scores")
 HEAD_TENSORS = tuple(row["name"] for row in _core.TENSOR_OPTIONS if row["shape"] == "heads")
 # (name of an option, name of its gradient), in the order of Gradients.
 OPTION_GRADIENTS = tuple((row["name"], row["gradient"]) for row in _core.TENSOR_OPTIONS if row["gradient"] is not None)
-# positions of those options in Extras
+# The positions in Extras of the options of OPTION_GRADIENTS.
 GRADIENT_POSITIONS = tuple(Extras._fields.index(name) for name, _ in OPTION_GRADIENTS)
-# the bias gradient, which the front ends compute for a bias of one column
+# The position of dbias in OPTION_GRADIENTS. For a bias of one column, the front ends compute dbias.
 OF_BIAS = [name for name, _ in OPTION_GRADIENTS].index("bias")
 # Options that depend on an entire row. They cannot be combined with a bias or mask of one column (_columns.py). Rings
 # refuse them, because a ring computes rows in parts.
@@ -72,14 +73,16 @@ _GRADIENTS = tuple(zip(GRADIENT_POSITIONS, [gradient for _, gradient in OPTION_G
 
 
 def needs_of(extras: Extras, **asked: Any) -> Needs:
-    """Returns the flags of all given options, except those for which `asked` is False."""
+    """Returns Needs: True for each given option, except options whose keyword in `asked` is False."""
     if extras is NO_EXTRAS:
         return NEEDS_NONE
     return tuple([extras[i] is not None and bool(asked.get(gradient, True)) for i, gradient in _GRADIENTS])
 
 
 def as_int64(name: str, value: Any) -> int:
-    """Returns the int64 with the 64 bits of the unsigned `value`, because frameworks have no unsigned scalars."""
+    """Returns the int64 that has the same 64 bits as the unsigned `value`, because frameworks have no unsigned
+    scalars.
+    """
     if type(value) is not int:
         try:
             value = int(operator.index(value))
@@ -91,7 +94,9 @@ def as_int64(name: str, value: Any) -> int:
 
 
 def drops(dropout_p: Any) -> bool:
-    """Returns whether dropout_p is not 0. Refuses anything but a single number. The library checks the value."""
+    """Returns whether dropout_p is not 0. Refuses a value that is not a single number. The library checks the range of
+    the number.
+    """
     if type(dropout_p) is not float:
         shape = getattr(dropout_p, "shape", ())
         if math.prod(shape) != 1:

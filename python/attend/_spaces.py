@@ -1,6 +1,7 @@
-"""A space is a kind of memory. It reads and allocates arrays, and converts results to the framework of `q`.
+"""A space is a class of memory: CPU memory, or the memory of a GPU. It reads and allocates arrays, and converts results
+to the framework of `q`.
 
-There are two spaces: attend._host_space and attend._cuda_space.
+attend._host_space and attend._cuda_space define the two spaces.
 """
 
 from __future__ import annotations
@@ -26,19 +27,19 @@ class Space(Protocol):
         ...
 
     def plain(self, name: str, x: Any) -> Any:
-        """Returns `x` in the form that the functions of `hand_over_edited` accept."""
+        """Converts `x` to an array of the module that `hand_over_edited` passes to `edit`."""
         ...
 
     def empty(self, name: str, shape: tuple[int, ...], dtype: str) -> Any:
-        """Returns an uninitialised result. `name` is the input whose dtype it has."""
+        """Returns an uninitialised array for a result. It has the dtype of the input `name`."""
         ...
 
     def result_view(self, result: Any) -> _core.Array:
-        """Returns the library's view of a result."""
+        """Returns the library's view of an array that `empty` has returned."""
         ...
 
     def finish(self) -> None:
-        """Called after the work is submitted. When it returns, the caller may free the inputs."""
+        """Must be called after the work is submitted. When it returns, the caller may free the inputs."""
         ...
 
     def hand_over(self, result: Any) -> Any:
@@ -46,7 +47,9 @@ class Space(Protocol):
         ...
 
     def hand_over_edited(self, results: list[Any], edit: Callable[..., tuple[Any, ...]]) -> list[Any]:
-        """Applies `edit(module, *results)` with a module's array functions. Returns arrays of q's framework."""
+        """Calls `edit(module, *results)`, where `module` has the array functions of NumPy. Returns arrays of q's
+        framework.
+        """
         ...
 
 
@@ -54,7 +57,7 @@ class ServingSpace(Space, Protocol):
     """A space that also supports decode, append and merge: caches are never copied, and append writes them."""
 
     def view(self, name: str, x: Any, is_dense: bool = False) -> _core.Array:
-        """`is_dense`: the view has no gaps."""
+        """Returns the library's view of `x`. If `is_dense` is True, the view is contiguous."""
         ...
 
     def view_in_place(self, name: str, x: Any, is_written: bool) -> _core.Array:
@@ -87,8 +90,8 @@ def refuse_tracer(name: str, x: Any) -> None:
 
 
 def refuse_other_kind(name: str, x: Any, q: Any, owner: str = "q") -> None:
-    """Refuses an array of another framework than q's: results belong to q's framework, and gradients of others would be
-    lost.
+    """Refuses an array of another framework than that of q. All results belong to q's framework, so gradients of the
+    array would be lost.
     """
     if framework_of(x) != framework_of(q):
         raise ArgumentError(f"{name}: {kind_of(x)}, allowed an array of the kind of {owner}, {kind_of(q)}")

@@ -1,14 +1,14 @@
-"""The functions of flash-attn 2 under their names and with their argument order, computed by attend.
+"""The functions of flash-attn 2, computed by attend, with the same names and argument order.
 
     from attend.flash_attn import flash_attn_func
 
 Tensors are (batch, seqlen, heads, head_dim); packed tensors are (tokens, heads, head_dim). In addition to flash-attn's
 inputs, these functions accept CPU tensors, float32, head_dim up to 512, and v with a different head_dim. An option that
 attend does not support raises NotImplementedError, which names the argument. A function that attend does not support
-can be imported, and raises NotImplementedError when called. With dropout_p > 0 the seed comes from torch's default
-generator of the tensors' device.
+can be imported, but raises NotImplementedError when it is called. With dropout_p > 0 the seed comes from torch's
+default generator of the tensors' device.
 
-Each function returns out, or with return_attn_probs (out, softmax_lse, None). softmax_lse is f32 (batch, heads,
+Each function returns out, or (out, softmax_lse, None) with return_attn_probs. softmax_lse is f32 (batch, heads,
 seqlen_q), or (heads, tokens) for packed tensors. In flash-attn the third value is the dropout pattern, which only its
 tests use. return_attn_probs is refused with dropout_p > 0.
 """
@@ -224,25 +224,27 @@ def flash_attn_with_kvcache(
         k_cache: (batch_cache, capacity, heads_k, head_dim), or with block_table (pages, page_size, heads_k, head_dim).
             v_cache has the same form. If k and v are given, both caches change in place.
         k, v: (batch, seqlen_new, heads_k, head_dim), appended to the cache before it is read. See `attend.append`.
-        rotary_cos, rotary_sin: (positions, rotary_dim / 2), allowed only with k and v. New keys are rotated at the
-            positions cache_seqlens, cache_seqlens + 1 and so on. With `causal` or a window of any width, the rows of q
-            have the same positions. Otherwise all rows of q are rotated at cache_seqlens.
+        rotary_cos, rotary_sin: tables (positions, rotary_dim / 2), allowed only with k and v. New keys are rotated at
+            the positions cache_seqlens, cache_seqlens + 1 and so on. With `causal` or a window of any width, the rows
+            of q have the same positions. Otherwise all rows of q are rotated at cache_seqlens.
         cache_seqlens: i32 (batch), or one number for all sequences: the number of cached keys before k and v are
             appended. None, allowed only without k and v, means the full capacity.
-        cache_batch_idx, cache_leftpad: i32 (batch). block_table: i32 (batch, pages of a sequence).
-        num_splits: ignored. In flash-attn it only divides the work and does not change results.
-        The others as in `flash_attn_func`.
+        cache_batch_idx: i32 (batch), the row of the cache of each sequence.
+        cache_leftpad: i32 (batch), the index of the first key that each sequence sees.
+        block_table: i32 (batch, pages of a sequence), the pages of each sequence.
+        num_splits: ignored, because in flash-attn it only divides the work and does not change results. All other
+        arguments are as in `flash_attn_func`.
 
     Returns:
-        out, or with return_softmax_lse (out, softmax_lse) with softmax_lse f32 (batch, heads_q, seqlen_q).
+        out, or (out, softmax_lse) with return_softmax_lse. softmax_lse is f32 (batch, heads_q, seqlen_q).
 
     In addition to flash-attn's inputs, this function accepts float32, any page size and rotary_dim, block_table with
     cache_batch_idx and cache_leftpad, and v with a different head_dim. It has no gradients: a tensor that requires grad
     is refused outside of torch.no_grad().
 
     Raises:
-        attend.Error, whose message has flash-attn's name of the argument, the value found and the allowed values.
-        Nothing has been written in that case.
+        attend.Error, whose message has flash-attn's name of the argument, the value found and the allowed values. No
+        tensor has been written when it is raised.
     """
     out, lse = with_kvcache(
         q, k_cache, v_cache, k, v, rotary=(rotary_cos, rotary_sin, rotary_interleaved, None),
@@ -288,6 +290,6 @@ def _attend(
 
 
 def refuse_pattern(return_attn_probs: bool, dropout_p: float) -> None:
-    """Refuses the dropout pattern, a (seqlen_q, seqlen_k) matrix that attend never stores."""
+    """Refuses a request for the dropout pattern, a (seqlen_q, seqlen_k) matrix that attend never stores."""
     if drops(dropout_p):
         refuse_unless(bool(return_attn_probs), (False,), "return_attn_probs with dropout_p > 0")

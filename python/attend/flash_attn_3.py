@@ -1,10 +1,11 @@
-"""The functions of flash-attn 3 under their names and with their argument order, computed by attend.
+"""The functions of flash-attn 3, computed by attend, with the same names and argument order.
 
     from attend.flash_attn_3 import flash_attn_func
 
-Like `attend.flash_attn`, but with flash-attn 3's options: no dropout and no ALiBi. Each function returns out, or with
-return_attn_probs (out, softmax_lse). An option that attend does not support raises NotImplementedError, which names the
-argument. A function that attend does not support can be imported, and raises NotImplementedError when called.
+Like `attend.flash_attn`, but with flash-attn 3's options, which include neither dropout nor ALiBi. Each function
+returns out, or (out, softmax_lse) with return_attn_probs. An option that attend does not support raises
+NotImplementedError, which names the argument. A function that attend does not support can be imported, but raises
+NotImplementedError when it is called.
 """
 
 from __future__ import annotations
@@ -71,15 +72,15 @@ def flash_attn_func(
 ) -> Any:
     """Attention of q (batch, seqlen_q, heads_q, head_dim) with k and v (batch, seqlen_k, heads_k, head_dim).
 
-    Masks align bottom right. num_splits, pack_gqa and sm_margin are ignored. In flash-attn they only divide the work
-    and do not change results.
+    Masks align bottom right. num_splits, pack_gqa and sm_margin are ignored, because in flash-attn they only divide the
+    work and do not change results.
 
     qv: like q (batch, seqlen_q, heads_q, head_dim of v). The scores become softmax_scale * (q k^T + qv v^T), and
     softmax_scale defaults to 1 / sqrt(head_dim + head_dim of v). The sum of the two head dimensions is at most 512. The
-    call concatenates copies of q and qv, and of k and v. Differentiable, unlike in flash-attn.
+    call copies q and qv into one tensor, and k and v into another. qv is differentiable, unlike in flash-attn.
 
-    s_aux, or flash-attn 4's name learnable_sink: float (heads_q), one extra score per row that belongs to no key. Same
-    as `sinks` of `attend.attention`. Differentiable.
+    s_aux, or learnable_sink, its name in flash-attn 4: float (heads_q), one extra score per row that belongs to no key.
+    It equals `sinks` of `attend.attention` and is differentiable.
     """
     _refuse(q_descale, k_descale, v_descale, attention_chunk)
     q, k = joined(q, k, v, qv)
@@ -121,17 +122,17 @@ def flash_attn_varlen_func(
 ) -> Any:
     """Attention of packed sequences, q (total_q, heads_q, head_dim). See `attend.attention_varlen`.
 
-    seqused_q, seqused_k: i32 (sequences): the number of rows and keys, counted from the start of each sequence, that
-    are used. Masks align by these numbers. flash-attn leaves the results of unused rows undefined. Here they have out =
-    0 and softmax_lse = -inf (or s_aux), and the gradients of unused rows and keys are 0. max_seqlen_q and max_seqlen_k
-    bound the lengths that cu_seqlens_q and cu_seqlens_k give, unused tokens included.
+    seqused_q, seqused_k: i32 (sequences): the number of used rows and keys, counted from the start of each sequence.
+    Masks align by these numbers. flash-attn leaves the results of unused rows undefined. attend sets out = 0 and
+    softmax_lse = -inf (or s_aux) in unused rows, and the gradients of unused rows and keys to 0. max_seqlen_q and
+    max_seqlen_k are upper bounds of the lengths in cu_seqlens_q and cu_seqlens_k, which include unused tokens.
 
     qv: (total_q, heads_q, head_dim of v). qv, s_aux and learnable_sink: as in `flash_attn_func`.
 
-    page_table (flash-attn 4's name) or block_table: i32 (sequences, pages of a sequence). With one of them, k and v are
+    page_table (flash-attn 4's name) or block_table: i32 (sequences, pages of a sequence). With a table, k and v are
     (pages, page_size, heads_k, head_dim), and `attend.decode` computes the result without gradients: a tensor that
-    requires grad is refused outside of torch.no_grad(). The numbers of keys are seqused_k or, without it, the
-    differences of cu_seqlens_k. max_seqlen_k and scheduler_metadata are ignored, and qv is refused.
+    requires grad is refused outside of torch.no_grad(). The number of keys of each sequence is given by seqused_k or,
+    without it, by the differences of cu_seqlens_k. max_seqlen_k and scheduler_metadata are ignored, and qv is refused.
     """
     _refuse(q_descale, k_descale, v_descale, attention_chunk)
     if page_table is not None and block_table is not None:
@@ -195,12 +196,14 @@ def flash_attn_combine(
     """Merges attention over parts of the keys into attention over all keys.
 
     Arguments:
-        out_partial: torch (parts, batch, seqlen, heads, head_dim). lse_partial: f32 (parts, batch, seqlen, heads).
-        out: the tensor for the result. None means a new one. out_dtype: its dtype. None means that of out_partial.
+        out_partial: torch tensor (parts, batch, seqlen, heads, head_dim).
+        lse_partial: f32 (parts, batch, seqlen, heads).
+        out: the tensor for the result. None means a new one.
+        out_dtype: the dtype of the result. None means that of out_partial.
 
     Returns:
-        (out, lse) or out: (batch, seqlen, heads, head_dim), f32 (batch, seqlen, heads). Rows that see no key in any
-        part are 0, with lse -inf.
+        (out, lse) or out. out is (batch, seqlen, heads, head_dim) and lse is f32 (batch, seqlen, heads). A row that
+        sees no key in any part has out = 0 and lse = -inf.
     """
     if out_partial.shape[:-1] != lse_partial.shape:
         shape = tuple(lse_partial.shape)
@@ -252,17 +255,18 @@ def flash_attn_with_kvcache(
 
     Arguments:
         page_table: flash-attn 2's block_table.
-        cu_seqlens_q: i32 (batch + 1). With it, q is packed, (total_q, heads_q, head_dim), and no sequence has more than
-            max_seqlen_q rows. cu_seqlens_k_new: the same for k and v; ignored without them.
-        rotary_seqlens: i32 (batch): replaces cache_seqlens in the positions of the rotation.
+        cu_seqlens_q: i32 (batch + 1). With cu_seqlens_q, q is packed, (total_q, heads_q, head_dim), and no sequence has
+            more than max_seqlen_q rows.
+        cu_seqlens_k_new: the same for k and v. Ignored without k and v.
+        rotary_seqlens: i32 (batch): positions of the rotation begin here instead of at cache_seqlens.
         s_aux, learnable_sink: as in `flash_attn_func`.
         scheduler_metadata, num_splits, pack_gqa, sm_margin: ignored, as in `flash_attn_func`.
-        k_descale, v_descale: f32 (batch, heads_k), for 8-bit caches. q, k and v then have 16 or 32 bits.
+        k_descale, v_descale: f32 (batch, heads_k), factors of 8-bit caches. q, k and v have 16 or 32 bits in this case.
         qv, q_descale, attention_chunk: refused.
 
     Returns:
-        out, or with return_softmax_lse (out, softmax_lse, None, None): softmax_lse is f32 (batch, heads_q, seqlen_q),
-        or (heads_q, total_q) if q is packed. In flash-attn the last two values are partial results of its splits.
+        out, or (out, softmax_lse, None, None) with return_softmax_lse. softmax_lse is f32 (batch, heads_q, seqlen_q),
+        or (heads_q, total_q) if q is packed. In flash-attn the last two values are the partial results of the splits.
     """
     refuse_unless(qv, (None,), "qv")
     refuse_unless(q_descale, (None,), "q_descale")
@@ -306,8 +310,7 @@ def get_scheduler_metadata(
 ) -> Any:
     """Returns an empty i32 array on the device of cache_seqlens, because attend needs no scheduler metadata.
 
-    Computes nothing. The functions of this module accept the array as scheduler_metadata and ignore it, whatever the
-    batch.
+    The functions of this module accept the array as scheduler_metadata for any batch, and ignore it.
     """
     return no_metadata(cache_seqlens)
 
@@ -342,7 +345,7 @@ def _attend(
 
 
 def _sinks(s_aux: Any, learnable_sink: Any) -> tuple[str, Any]:
-    """Returns the name and value of the argument that is given. The value is None if neither is."""
+    """Returns the name and value of the argument that is given. The value is None if neither argument is given."""
     if s_aux is not None and learnable_sink is not None:
         raise ArgumentError("learnable_sink: given with s_aux, allowed one of the two")
     return ("s_aux", s_aux) if learnable_sink is None else ("learnable_sink", learnable_sink)

@@ -32,30 +32,33 @@ if TYPE_CHECKING:
 
 ModelT = TypeVar("ModelT", bound="Module")
 
-# Arguments that a model may pass and that attend does not support. None and False mean that they are not used.
+# Names of arguments that a model may pass and that attend does not support. A value of None or False means that the
+# model does not use the argument.
 _LACKING = ("qv_latents", "indices", "cache", "cu_seq_lens_q", "cu_seq_lens_k", "head_mask")
 
-_CHECK, _SUPPORTS = "get_correct_attn_implementation", "_supports_attention_backend"  # names in transformers
+# Attributes of transformers' models.
+_CHECK, _SUPPORTS = "get_correct_attn_implementation", "_supports_attention_backend"
 
-# Continuous batching accepts only implementations whose names contain "flash". If a 2 or 3 follows, transformers
-# imports a package of that name itself.
+# Continuous batching accepts only implementations whose names contain "flash". If a 2 or 3 follows "flash",
+# transformers imports a package of that name, so this name contains no number.
 _BATCHED = "attend_flash"
 
-_names: set[str] = set()  # names that register() was given
-_by_mask_alone: set[str] = set()  # model types that were not made for sdpa
+_names: set[str] = set()  # names that were registered with register()
+_by_mask_alone: set[str] = set()  # model types that do not support sdpa
 
 
 def register(name: str = "attend") -> None:
-    """Registers attend in transformers as the attention implementation `name`, with its mask function.
+    """Registers attend, and a function that makes its masks, in transformers as the attention implementation `name`.
 
-    Afterwards, making a model with `name` raises an error if the model does not use transformers' attention interface:
-    it would accept the name, compute attention itself, and use a mask that it cannot read.
+    Afterwards, transformers raises an error if a model is made with `name` and does not use transformers' attention
+    interface. Otherwise the model would accept the name and compute attention itself, with a mask in a form that it
+    does not support.
     """
     from transformers import AttentionInterface, PreTrainedModel
     from transformers.masking_utils import AttentionMaskInterface
 
     AttentionInterface.register(name, attention_forward)
-    # Without a mask function models pass no mask, and padding and causality are lost.
+    # If no mask function is registered, models pass no mask, so padding and causality would be lost.
     AttentionMaskInterface.register(name, mask_of)
     if not _names and hasattr(PreTrainedModel, _CHECK):
         setattr(PreTrainedModel, _CHECK, _checking(getattr(PreTrainedModel, _CHECK)))
@@ -63,7 +66,7 @@ def register(name: str = "attend") -> None:
 
 
 def _checking(plain: Any) -> Any:
-    """Returns transformers' check of a model's attention with our check before it for registered names."""
+    """Returns a function that first applies attend's check to a registered name, then transformers' check `plain`."""
 
     @functools.wraps(plain)
     def checked(model: Any, requested_attention: Any, *rest: Any, **more: Any) -> Any:
@@ -77,9 +80,10 @@ def _checking(plain: Any) -> Any:
 
 
 def refuse_without_interface(kind: type, name: str) -> None:
-    """Raises UnsupportedError if models of this class do not call the attention implementation that they are given."""
+    """Raises UnsupportedError if models of this class ignore the registered attention implementation."""
     said = [base.__dict__[_SUPPORTS] for base in kind.__mro__ if _SUPPORTS in base.__dict__]
-    # The base class says False for all models. If no other class says anything, the source code decides.
+    # `said` has the value of _SUPPORTS in each class that sets it. The base class sets False for all models. If no
+    # other class sets it, transformers decides from the source code of the model.
     able = any(said[:1]) or (len(said) < 2 and getattr(kind, "_can_set_attn_implementation", lambda: True)())
     if not able or _has_table(kind):
         raise UnsupportedError(
@@ -102,7 +106,9 @@ def mask_of(*arguments: Any, config: Any = None, **options: Any) -> Any:
 
 
 def _has_table(kind: type) -> bool:
-    """Returns whether the model looks up the layers of the class in a table by the name of the implementation."""
+    """Returns whether the model's source code chooses its attention class from a table, by the name of the
+    implementation.
+    """
     module = sys.modules.get(kind.__module__)
     try:
         source = inspect.getsource(module) if module is not None else ""
@@ -126,20 +132,21 @@ def attention_forward(
     s_aux: Optional[Tensor] = None,
     **kwargs: Any,
 ) -> tuple[Tensor, Optional[Tensor]]:
-    """Computes attention as transformers calls it: query (batch, heads, seqlen_q, head_dim); key and value have their
-    own heads.
+    """Computes attention with the arguments that transformers passes. query is (batch, heads, seqlen_q, head_dim). key
+    and value have the same form and may have fewer heads.
 
     Arguments:
         attention_mask: None, bool (True keeps a pair) or float (added to the scores), (batch, 1 or heads, seqlen_q,
             seqlen_k).
-        sliding_window: number of keys that a row sees, including its own; used if there is no mask.
-        is_causal: None means module.is_causal. Used if there is no mask and more than one row; aligned top left.
+        sliding_window: number of keys that a row sees, including the key at the row's own position. Used only without a
+            mask.
+        is_causal: None means module.is_causal. Used only if there is no mask and more than one row. Aligned top left.
         s_aux: attention sinks (heads): the score of an additional key that has no value.
-        kwargs: output_attentions=True also returns the weights.
+        kwargs: output_attentions=True also returns the softmax weights.
 
     Returns:
         ((batch, seqlen_q, heads, head_dim), None). With output_attentions=True the weights (batch, heads, seqlen_q,
-        seqlen_k) replace None. torch computes them separately, so they need the memory that attend saves.
+        seqlen_k) replace None. torch computes the weights separately, so they need the memory that attend saves.
 
     Raises:
         NotImplementedError that names an argument which needs something that attend does not support.
@@ -158,7 +165,7 @@ def attention_forward(
         mask = attention_mask
     else:
         bias = attention_mask if bias is None else bias + attention_mask
-    if s_aux is not None:  # with sinks a column is not constant over its row, so it is expanded over the keys
+    if s_aux is not None:  # attend cannot combine sinks with a one-column bias, so the bias is expanded over the keys
         bias, mask = (None if x is None else x.expand(*x.shape[:-1], key.shape[2]) for x in (bias, mask))
     try:
         o = attention(
@@ -175,25 +182,25 @@ def attention_forward(
 
 @contextlib.contextmanager
 def continuous_batching(model: ModelT) -> Iterator[ModelT]:
-    """Makes `model` compute with attend inside the context, also in transformers' continuous batching.
+    """Returns a context in which `model` computes attention with attend, also in transformers' continuous batching.
 
     ::
 
         with attend.transformers.continuous_batching(model):
             outputs = model.generate_batch(prompts, generation_config=..., continuous_batching_config=...)
 
-    The context returns `model`, which must be on a CPU and of a class that uses transformers' attention interface. Use
-    managers from `init_continuous_batching` inside the context until they have stopped. `generate` and calls of the
-    model work as with attn_implementation="attend". At the end the model gets its previous implementation back.
+    The context returns `model`. The model must be on a CPU, and its class must use transformers' attention interface. A
+    manager from `init_continuous_batching` must stop before the context ends. `generate` and calls of the model work as
+    with attn_implementation="attend". When the context ends, it restores the model's previous implementation.
 
-    Prompts, and batches that combine them with other requests, go to `attend.attention_varlen`. If each request of a
-    batch decodes one token and all layers attend to all tokens, the batch goes to `attend.decode`, which appends to
-    transformers' pages and reads them in place. transformers keeps no block tables for layers with a sliding window: it
-    copies their keys and values at each step.
+    `attend.attention_varlen` computes prompts, and batches that combine prompts with other requests. `attend.decode`
+    computes a batch in which each request decodes one token, if all layers attend to all tokens. It appends to
+    transformers' pages and reads them in place. For layers with a sliding window, transformers keeps no block tables
+    and copies the keys and values at each step.
 
-    Other models keep their attention, even if they generate at the same time. Only one thing changes for all models
-    while a context is open: transformers would give up block tables because it finds no GPU, and now first checks
-    whether attend is the implementation.
+    Other models keep their attention, even if they generate at the same time. One check in transformers changes for all
+    models while a context is open. Without a GPU, transformers does not use block tables. With the change, it uses them
+    if attend is the implementation.
 
     Raises:
         attend.Error if the model computes attention itself or is on a GPU.
@@ -214,13 +221,14 @@ def continuous_batching(model: ModelT) -> Iterator[ModelT]:
                 config._attn_implementation = _BATCHED
             yield model
         finally:
-            for config, implementation in before:  # setting a config also sets its sub-configs, which come after it
+            # Setting a config also sets its sub-configs, so these are restored later.
+            for config, implementation in before:
                 config._attn_implementation = implementation
 
 
 def _configs_of(model: Any) -> list[Any]:
-    """Returns the configurations in which the model and its parts look up their attention, each after the one that
-    contains it.
+    """Returns the configs from which the model and its submodules read their attention implementation. A sub-config
+    follows the config that contains it.
     """
     found: list[Any] = []
 
@@ -256,14 +264,14 @@ def batched_attention_forward(
     v_cache: Any = None,
     **kwargs: Any,
 ) -> tuple[Any, Any]:
-    """Computes attention as transformers calls it in `continuous_batching`; without cu_seq_lens_q like
-    `attention_forward`.
+    """Computes attention with the arguments that transformers passes in `continuous_batching`. Without cu_seq_lens_q it
+    calls `attention_forward`.
 
-    With cu_seq_lens_q, sequences are packed: query (1, heads, tokens, head_dim), key and value likewise. cu_seq_lens_q
-    and cu_seq_lens_k, i32 (sequences + 1), say where the sequences begin. There is no mask: rows see the keys of their
-    own sequence, aligned bottom right. With block_table, i32 (sequences, pages), key and value hold one new token per
-    sequence. k_cache and v_cache (pages, page_size, heads_k, head_dim) hold all earlier tokens and are changed in
-    place.
+    With cu_seq_lens_q, sequences are packed: query is (1, heads, tokens, head_dim), and key and value have the same
+    form. cu_seq_lens_q and cu_seq_lens_k, i32 (sequences + 1), contain the first token of each sequence. There is no
+    mask. Rows see only keys of their own sequence, aligned bottom right. With block_table, i32 (sequences, pages), key
+    and value hold one new token per sequence. k_cache and v_cache (pages, page_size, heads_k, head_dim) hold all
+    earlier tokens and are changed in place.
 
     Returns:
         ((1, tokens, heads, head_dim), None).
@@ -292,8 +300,8 @@ def batched_attention_forward(
 def _weights(
     query: Any, key: Any, window: Any, scaling: Any, softcap: Any, bias: Any, mask: Any, s_aux: Any, num_keys: int
 ) -> Any:
-    """Returns the softmax (batch, heads, seqlen_q, num_keys) in float32, without dropout; 0 for keys beyond those of
-    `key`.
+    """Returns the softmax weights (batch, heads, seqlen_q, num_keys) in float32, without dropout. The weights of keys
+    beyond the length of `key` are 0.
     """
     import torch
 
@@ -319,13 +327,13 @@ def _weights(
 
 
 def _without_mask(query: Any, key: Any, value: Any, causal: bool, sliding_window: Optional[int]) -> Any:
-    """Returns the keys and values that any row sees, and the window."""
+    """Returns the keys and values that at least one row sees, and the window for attend."""
     window = (-1, -1)
     seqlen_q, seqlen_k = query.shape[2], key.shape[2]
     if causal and seqlen_q > 1:
         key, value, window = top_left(query, key, value)
     if causal and sliding_window is not None:
-        if seqlen_q > seqlen_k:  # aligned top left, the window's left side would be right of every row's last key
+        if seqlen_q > seqlen_k:  # aligned top left, the left edge of the window can lie beyond the last key
             raise UnsupportedError(
                 f"sliding_window: with {seqlen_q} rows on {seqlen_k} keys and no mask, attend needs the mask"
             )

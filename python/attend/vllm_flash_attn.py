@@ -1,5 +1,4 @@
-"""The functions of vLLM's fork of flash-attn, and related functions of vLLM, under their names and with their argument
-order.
+"""The functions of vLLM's fork of flash-attn, and related functions of vLLM, with the same names and argument order.
 
     from attend.vllm_flash_attn import flash_attn_varlen_func, reshape_and_cache_flash
 
@@ -83,25 +82,28 @@ def flash_attn_varlen_func(
     """Attention of q (total_q, heads_q, head_dim), packed by cu_seqlens_q, with a cache or with packed keys.
 
     Arguments:
-        k, v: with block_table (pages, page_size, heads_k, head_dim). With seqused_k but no block_table (sequences,
-            capacity, heads_k, head_dim). With cu_seqlens_k (total_k, heads_k, head_dim), see `attend.attention_varlen`.
-        cu_seqlens_q: i32 (sequences + 1). max_seqlen_q: at least the number of rows of each sequence. max_seqlen_k: the
-            same for keys, used only with cu_seqlens_k.
-        cu_seqlens_k: i32 (sequences + 1). seqused_k: i32 (sequences), the number of keys of each sequence. Exactly one
-            of the two is given. block_table requires seqused_k.
-        block_table: i32 (sequences, pages of a sequence).
+        k, v: (pages, page_size, heads_k, head_dim) with block_table; (sequences, capacity, heads_k, head_dim) with
+            seqused_k but no block_table; (total_k, heads_k, head_dim) with cu_seqlens_k, see `attend.attention_varlen`.
+        cu_seqlens_q: i32 (sequences + 1), the offsets of the sequences in q.
+        max_seqlen_q: an upper bound of the number of rows of a sequence.
+        max_seqlen_k: an upper bound of the number of keys of a sequence. Used only with cu_seqlens_k.
+        cu_seqlens_k: i32 (sequences + 1), the offsets of the sequences in packed keys.
+        seqused_k: i32 (sequences), the number of keys of each sequence. Required with block_table. Exactly one of
+            cu_seqlens_k and seqused_k is given.
+        block_table: i32 (sequences, pages of a sequence), the pages of each sequence.
         window_size: (left, right), or None.
         out: the array for the result, which is written and returned. With cu_seqlens_k the result is copied into it.
         s_aux: float (heads_q): `sinks` of `attend.decode`.
         q_descale, k_descale, v_descale: ignored, as in flash-attn if q, k and v have more than 8 bits.
         scheduler_metadata, num_splits, deterministic, fa_version (2, 3 or 4): ignored, because they do not change
-            results. cp_rank and cp_tot_seqused_k: ignored, because they have no meaning on one rank.
-        Refused: 8-bit tensors, q_v, dropout_p > 0, return_attn_probs, cp_world_size > 1, output_scale, mask_mod and the
-            arguments of flash-attn 4 that follow it.
+        results.
+        cp_rank, cp_tot_seqused_k: ignored, because they have no meaning on one rank.
+        The call refuses 8-bit tensors, q_v, dropout_p > 0, return_attn_probs, cp_world_size > 1, output_scale, mask_mod
+            and the arguments of flash-attn 4 after mask_mod.
 
     Returns:
-        out, or with return_softmax_lse (out, softmax_lse) with softmax_lse f32 (heads_q, total_q): natural logarithms,
-        -inf for a row without keys.
+        out, or (out, softmax_lse) with return_softmax_lse. softmax_lse is f32 (heads_q, total_q) and contains natural
+        logarithms, -inf for a row that sees no key.
 
     With a cache there are no gradients: a tensor that requires grad is refused outside of torch.no_grad().
 
@@ -150,7 +152,8 @@ def reshape_and_cache_flash(
             written.
         key_cache, value_cache: (pages, page_size, heads_k, head_dim), changed in place.
         slot_mapping: i64 (tokens): slot n is row n % page_size of page n // page_size. A negative slot is skipped.
-        kv_cache_dtype: "auto", or the name of a type of more than 8 bits. The dtype of the caches decides.
+        kv_cache_dtype: "auto", or the name of a type of more than 8 bits. It has no effect, because key and value are
+            converted to the dtype of the caches.
         k_scale, v_scale: ignored, as in vLLM if a cache has more than 8 bits.
     """
     refuse_unless(kv_cache_dtype, _CACHE_DTYPES, "kv_cache_dtype")
@@ -181,10 +184,11 @@ def merge_attn_states(
     """Merges attention over a prefix with attention over the remaining keys. See `attend.merge`.
 
     Arguments:
-        output: (tokens, heads, head_dim), written. It may be prefix_output or suffix_output.
-        prefix_output, suffix_output: (tokens, heads, head_dim). prefix_lse, suffix_lse: f32 (heads, tokens), natural
-            logarithms. An lse of -inf, or of inf as in flash-attn 2, means that the row saw no key of that part.
-        output_lse: f32 (heads, tokens), written; or None.
+        output: (tokens, heads, head_dim), receives the result. It may be prefix_output or suffix_output.
+        prefix_output, suffix_output: (tokens, heads, head_dim).
+        prefix_lse, suffix_lse: f32 (heads, tokens), natural logarithms. An lse of -inf, or of inf as in flash-attn 2,
+            means that the row saw no key of that part.
+        output_lse: f32 (heads, tokens), receives the lse of the result; or None.
         prefill_tokens_with_context: the number of leading tokens that have a prefix. The remaining tokens get the
             result of the suffix, and their prefix is not read. None means all tokens.
         output_scale: refused.

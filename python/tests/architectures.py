@@ -1,10 +1,11 @@
-"""Every architecture of transformers in a small size: attend against transformers' eager attention.
+"""Compares attend with transformers' eager attention for every architecture of transformers, in a small size.
 
     python python/tests/architectures.py            the table of docs/hugging_face.md, to stdout
     python python/tests/architectures.py --write    into the file
     python python/tests/architectures.py bert bart  only these, to stdout
 
-Weights are drawn so that scores spread: a lost mask or scale shows in the first digit.
+Weights are drawn so that the scores of a row differ strongly. A missing mask or scale then changes the first digit of
+the result.
 """
 
 from __future__ import annotations
@@ -27,15 +28,17 @@ from typing import Any, Optional
 
 from small_models import NoModelError, first_output, first_that_runs, inputs_of, twin
 
-SECONDS = 120  # for one architecture
-TOLERANCE = 1e-4  # relative to the largest magnitude, for a few float32 layers; a lost mask gives 1e-2 or more
-MOST_BYTES = 4 << 30  # per process
+SECONDS = 120  # time limit for one architecture
+TOLERANCE = 1e-4  # relative to the largest magnitude, for a few float32 layers; a missing mask gives 1e-2 or more
+MOST_BYTES = 4 << 30  # memory limit of a process
 TABLE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "hugging_face.md"
 
 
 @dataclasses.dataclass
 class Outcome:
-    """Result for one architecture: a class and cases that agree, a refusal, or the reason why there is no result."""
+    """The result for one architecture: the model class and the cases that agree, a refusal, or the reason why there is
+    no result.
+    """
 
     model_type: str
     verdict: str  # same, refused, differs, no attention, not tried; or a part of other models
@@ -51,7 +54,9 @@ def generated(model: Any) -> Any:
 
 
 def error_of(found: Any, want: Any) -> float:
-    """Returns the error relative to the largest magnitude. Equal infinities and NaN are no error."""
+    """Returns the largest error relative to the largest magnitude. Equal infinities, and NaN in both, do not count as
+    errors.
+    """
     import torch
 
     if torch.equal(torch.isfinite(found), torch.isfinite(want)):
@@ -60,7 +65,7 @@ def error_of(found: Any, want: Any) -> float:
 
 
 def differences(models: dict[str, Any]) -> tuple[list[str], list[str]]:
-    """Returns the cases in which the two agree, and a line for each case in which they differ."""
+    """Returns the cases in which attend and eager agree, and a line for each case in which they differ."""
     import torch
 
     same, different = [], []
@@ -81,7 +86,7 @@ def differences(models: dict[str, Any]) -> tuple[list[str], list[str]]:
     if models["eager"].can_generate() and models["eager"].main_input_name == "input_ids":
         try:
             want = generated(models["eager"])
-        except Exception:  # noqa: BLE001 (what eager cannot do says nothing about attend)
+        except Exception:  # noqa: BLE001 (if eager fails, the case cannot be compared)
             return same, different
         if torch.equal(generated(models["attend"]), want):
             same.append("generate")
@@ -102,7 +107,7 @@ def examine(model_type: str) -> Outcome:
         raise
     except NoModelError as error:
         return Outcome(model_type, "a part", remark=line_of(error))
-    except Exception as error:  # noqa: BLE001 (nothing can be said)
+    except Exception as error:  # noqa: BLE001 (the architecture cannot be compared)
         return Outcome(model_type, "not tried", remark=line_of(error))
     name = type(eager).__name__
     calls = []
@@ -118,7 +123,7 @@ def examine(model_type: str) -> Outcome:
         same, different = differences(models)
     except attend.Error as error:
         return Outcome(model_type, "refused", name, remark=line_of(error, with_type=False))
-    except Exception as error:  # noqa: BLE001 (a failure that attend did not word is a finding)
+    except Exception as error:  # noqa: BLE001 (an exception that attend did not raise on purpose is a fault)
         return Outcome(model_type, "differs", name, remark=line_of(error))
     finally:
         attend.transformers.attention = plain
@@ -236,7 +241,7 @@ def table_of(found: list[Outcome]) -> str:
 
 
 def documented() -> Optional[dict[str, str]]:
-    """Returns the verdicts of the committed table, without those not tried, or None if there is no table here."""
+    """Returns the verdicts of the committed table, except "not tried", or None if there is no table."""
     if not TABLE.exists():
         return None
     rows = [line.split(" | ") for line in TABLE.read_text().splitlines() if line.startswith("| `")]

@@ -1,4 +1,4 @@
-"""Random caches with NaN in all memory that must not be read, and the float64 result of decoding against them."""
+"""Makes random caches with NaN in all memory that must not be read, and computes the result of decoding in float64."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ OPTIONS: dict[str, list[Any]] = {
     "sinks": [None, "heads", "batch"],
     "leftpad": [False, True],
     "heads": [(4, 4), (6, 2), (5, 1)],
-    "head_dims": [(16, 16), (40, 24), (64, 64), (48, None)],  # None: the values are columns of the keys
+    "head_dims": [(16, 16), (40, 24), (64, 64), (48, None)],  # None means that the values are columns of the keys
     "lse_base2": [False, True],
 }
-COLUMNS_V = 32  # number of the keys' columns that are values
+COLUMNS_V = 32  # in this case, the number of columns of the keys that are values
 
 
 @dataclass
 class CacheProblem:
-    """The arguments of a call, and each sequence's keys and values separately, (heads_k, length, columns)."""
+    """The arguments of a call, and separately the keys and values of each sequence, (heads_k, length, columns)."""
 
     q: Any
     k_cache: Any
     v_cache: Any
     options: dict[str, Any]
-    rows: list[Any]  # for each sequence, (heads_q, rows, head_dim)
+    rows: list[Any]  # the query rows of each sequence, (heads_q, rows, head_dim)
     keys: list[Any]
     values: list[Any]
     lengths: list[int]
@@ -79,7 +79,7 @@ class CacheProblem:
         return {name: results[name] for name in ("o", "lse")}
 
     def part(self, found: Any, s: int, is_lse: bool = False) -> Any:
-        """Returns sequence s of a result, (1, heads, rows, ...)."""
+        """Returns the part of a result that belongs to sequence s, (1, heads, rows, ...)."""
         if (cu := self.options.get("cu_seqlens_q")) is not None:
             rows = slice(cu[s], cu[s + 1])
             return found[None, :, rows] if is_lse else found[rows].swapaxes(0, 1)[None]
@@ -108,7 +108,7 @@ def make(case: dict[str, Any], rng: np.random.Generator) -> CacheProblem:
         options["head_dim_v"] = COLUMNS_V
     _modifications(case, rng, lengths, counts, heads_q, options)
     if case["packed"]:
-        spare = normal(3, heads_q, head_dim)  # rows of no sequence
+        spare = normal(3, heads_q, head_dim)  # rows that belong to no sequence
         q = np.concatenate([*(x.swapaxes(0, 1) for x in rows), spare])
         options |= {"cu_seqlens_q": np.cumsum([0, *counts], dtype=np.int32), "max_seqlen_q": max(counts)}
     else:
@@ -146,14 +146,14 @@ def _caches(
     if page_size:
         per_row = -(-capacity // page_size)
         pages = rng.permutation(num_rows * per_row + 3)
-        # Entries behind a sequence's last page are numbers of pages that do not exist.
+        # Table entries after a sequence's last page contain numbers of pages that do not exist.
         table = np.full((num_rows, per_row + 2), -1, np.int32)
         table[:, 1::2] = 2**30
         used = iter(pages)
         for s, x in enumerate(keys):
             for n in range(-(-x.shape[1] // page_size)):
                 table[row_of[s], n] = next(used)
-        options["page_table"] = table[:, :per_row]  # rows with gaps
+        options["page_table"] = table[:, :per_row]  # rows of the table are not contiguous
     blocks = len(pages) if page_size else num_rows
     widths = [keys[0].shape[2], 0 if values is None else values[0].shape[2]]
     shape = (blocks, keys[0].shape[0], page_size or capacity)
@@ -170,7 +170,7 @@ def _caches(
 
 
 def _memory(case: dict[str, Any], shape: tuple[int, ...], widths: list[int], dtype: Any) -> list[Any]:
-    """Returns caches full of NaN, as (blocks, heads, keys, columns), in the case's memory layout."""
+    """Returns caches (blocks, heads, keys, columns) in the memory layout of the case, filled with NaN."""
     is_transposed = (case["layout"] == "bshd") != (case["memory"] == "other order")
     stored = (shape[0], shape[2], shape[1]) if is_transposed else shape
     if case["memory"] == "side by side":
@@ -182,7 +182,7 @@ def _memory(case: dict[str, Any], shape: tuple[int, ...], widths: list[int], dty
 
 
 def as_torch(torch: Any, x: Any) -> Any:
-    """Returns an array as a tensor, with int64 if torch does not have its type. Returns anything else unchanged."""
+    """Converts an array to a tensor, of int64 if torch does not have its dtype. Returns all other values unchanged."""
     if not isinstance(x, np.ndarray):
         return x
     if x.dtype == np.uint64:

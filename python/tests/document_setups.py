@@ -1,4 +1,4 @@
-"""The names that blocks of the documentation begin with: see test_document_blocks.py."""
+"""Defines the variables that the code blocks of the documentation use, see test_document_blocks.py."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _normal(*shape: int) -> Any:
 
 @contextlib.contextmanager
 def arrays() -> Iterator[Names]:
-    """Arrays (batch, heads, seqlen, head_dim), as in README.md, and packed ones."""
+    """Arrays (batch, heads, seqlen, head_dim), as in README.md, and packed arrays."""
     q, k, v = (_normal(2, heads, 64, 32) for heads in (8, 2, 2))
     offsets = np.array([0, 20, 53], np.int32)
     yield {
@@ -49,7 +49,7 @@ def caches() -> Iterator[Names]:
 
 @contextlib.contextmanager
 def jax_arrays() -> Iterator[Names]:
-    """Arrays (batch, seqlen, heads, head_dim) under JAX's names. JAX is restored at the end."""
+    """Arrays (batch, seqlen, heads, head_dim) under JAX's names. JAX's settings are restored at the end."""
     import attend.jax
 
     q, k, v = (_normal(2, 64, heads, 32) for heads in (8, 2, 2))
@@ -85,7 +85,7 @@ def torch_sequences() -> Iterator[Names]:
 
 @contextlib.contextmanager
 def scores() -> Iterator[Names]:
-    """Tensors that score texts read."""
+    """Tensors that custom scores read as captures."""
     q, k, v = (_normal(1, 2, 256, 8) for _ in range(3))
     table, cap = _normal(2, 256), np.array(5.0, np.float32)
     yield {"attend": attend, "q": q, "k": k, "v": v, "do": q, "table": table, "cap": cap}
@@ -113,7 +113,7 @@ def one_rank() -> Iterator[Names]:
 
     try:
         from mpi4py import MPI
-    except (ImportError, RuntimeError) as error:  # the package can be installed without an MPI library
+    except (ImportError, RuntimeError) as error:  # mpi4py can be installed without an MPI library
         pytest.skip(f"no MPI: {error}")
 
     with tempfile.NamedTemporaryFile() as file:
@@ -137,7 +137,7 @@ def one_rank() -> Iterator[Names]:
 
 @contextlib.contextmanager
 def torch_model() -> Iterator[Names]:
-    """Tensors of torch, and a model of transformers with random weights. torch is restored at the end."""
+    """Tensors of torch, and a model of transformers with random weights. torch's settings are restored at the end."""
     import torch
     import transformers
 
@@ -184,12 +184,12 @@ def onnx_model() -> Iterator[Names]:
 
 @contextlib.contextmanager
 def two_processes() -> Iterator[Names]:
-    """The block is a program of two ranks."""
+    """No names, because the block is a separate program that runs on two ranks."""
     yield {}
 
 
 def _by_torchrun(code: str) -> None:
-    importlib.import_module("torch")  # without it there is no torchrun
+    importlib.import_module("torch")  # torchrun requires torch
     path = pathlib.Path("program.py")
     path.write_text(code)
     line = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(path)]
@@ -216,14 +216,16 @@ SETUPS = {setup.__name__: setup for setup in _ALL}
 
 @contextlib.contextmanager
 def begin(name: str) -> Iterator[tuple[Names, Optional[Callable[[str], None]]]]:
-    """Yields the names of a setup (none for ""), and the function that runs its blocks if not this process."""
+    """Yields the names of a setup (no names for ""), and a function that runs its blocks, or None if this process runs
+    them.
+    """
     with contextlib.ExitStack() as stack:
         names = stack.enter_context(SETUPS[name]()) if name else {}
         yield names, _by_torchrun if name == "two_processes" else None
 
 
-# The names that fragments of C++ begin with. The first {} is replaced by the fragments' includes, the second by the
-# fragments.
+# A C++ program that defines the names which the fragments of the documentation use. The first {} is replaced by the
+# fragments' includes, the second by the fragments.
 CPP_NAMES = """\
 #include <attend/attention.hpp>
 #include <attend/ring.hpp>

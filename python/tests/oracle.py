@@ -1,4 +1,5 @@
-"""Attention and its gradients by the definition, in NumPy float64, with the magnitude of the terms of each result.
+"""Computes attention and its gradients by the definition, in NumPy float64, and the magnitude of the terms of each
+result.
 
 All arrays are (batch, heads, seqlen, head_dim).
 """
@@ -32,7 +33,8 @@ class Problem:
 
 class Result(NamedTuple):
     value: np.ndarray
-    magnitude: np.ndarray  # the same sum over magnitudes: rounding errors grow with it, even if terms cancel
+    # The same sum over the magnitudes of its terms; rounding errors grow with it, even if terms cancel.
+    magnitude: np.ndarray
     factors: Any = 0.0  # the sum of the magnitudes of the factors of score gradients
 
 
@@ -112,42 +114,44 @@ def flip(x: np.ndarray) -> np.ndarray:
 
 
 def ungroup(x: np.ndarray, group: int) -> np.ndarray:
-    """Sums over the query heads that share a key head."""
+    """Sums a gradient over the `group` query heads that share a key head."""
     batch, heads, seqlen, head_dim = x.shape
     return x.reshape(batch, heads // group, group, seqlen, head_dim).sum(axis=2)
 
 
 def sum_to(x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Returns the gradient of broadcasting `shape` to x."""
+    """Sums x over broadcast dimensions, so that the result has `shape`."""
     full = (1,) * (x.ndim - len(shape)) + tuple(shape)
     axes = tuple(d for d in range(x.ndim) if full[d] == 1 and x.shape[d] != 1)
     return x.sum(axis=axes, keepdims=True).reshape(shape)
 
 
-# Relative to the magnitude. A half type rounds o (from which backward computes its row sums) and the result, which is
-# two roundings. float32 and float64 sums of some hundred terms lose a few bits. The library's other tests measure its
-# documented bounds.
+# Allowed errors relative to the magnitude. In f16 and bf16 there are two roundings: that of o, from which backward
+# computes its row sums, and that of the result. In f32 and f64, sums of some hundred terms lose a few bits. Other tests
+# measure the documented error bounds.
 _TOLERANCE = {"f64": 2.0**-42, "f32": 2.0**-16, "f16": 2.0**-9, "bf16": 2.0**-6}
 
 
 def check(name: str, found: Any, want: Result, dtype: str, by_tensor_cores: bool = False) -> None:
-    """Checks the shape, the infinities, and that every element is within its budget. Prints the worst.
+    """Checks the shape, the infinities, and that the error of every element is within its budget. Prints the worst
+    element.
 
-    by_tensor_cores: gradients of scores were rounded to the dtype, by up to half a step below its normal numbers.
+    If by_tensor_cores is True, gradients of scores were rounded to the dtype. Below the dtype's normal numbers this
+        error is half a step.
     """
     found = np.asarray(found, dtype=np.float64)
     assert found.shape == want.value.shape, f"{name}: shape {found.shape}, expected {want.value.shape}"
     infinite = np.isinf(want.value)
     assert np.array_equal(found[infinite], want.value[infinite]), f"{name}: infinities differ"
     error = np.abs(np.where(infinite, 0, found) - np.where(infinite, 0, want.value))
-    smallest = 2.0**-24 if dtype == "f16" else 2.0**-120  # the step below the dtype's normal numbers
+    smallest = 2.0**-24 if dtype == "f16" else 2.0**-120  # distance of two numbers below the dtype's normal range
     of_scores = smallest / 2 * want.factors if by_tensor_cores else 0.0
     budget = _TOLERANCE[dtype] * want.magnitude + smallest + of_scores
     if error.size == 0:
         return
     share = error / budget
-    worst = np.unravel_index(np.argmax(share), share.shape)  # position of a NaN, if there is one
+    worst = np.unravel_index(np.argmax(share), share.shape)  # the position of a NaN if there is one
     report = f"{share[worst]:.3g} of its budget at {tuple(map(int, worst))}: {found[worst]}, not {want.value[worst]}"
     print(f"{name}: {report}")
-    # Not `share > 1`: a NaN must fail.
+    # The condition is not written as `share > 1`, because a NaN must fail.
     assert (share <= 1).all(), f"{name} ({dtype}): {report}; NaN in {np.isnan(found).sum()} of {found.size}"

@@ -1,4 +1,6 @@
-"""Processes that are the ranks of a ring. Each runs the same function, over gloo or, on GPUs, over NCCL."""
+"""Starts processes that are the ranks of a ring. All ranks run the same function and communicate over gloo or, on GPUs,
+over NCCL.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +33,9 @@ class Ranks:
     """
 
     def __init__(self, size: int, device: str) -> None:
-        # The processes are forked from a server that has imported torch, which takes seconds, and has never used a GPU.
-        # inductor's settings are imported by use_deterministic_algorithms(), which would take each rank two more
-        # seconds.
+        # The processes are forked from a server that has not used a GPU. The server has imported torch, which takes
+        # seconds, and inductor's settings, which use_deterministic_algorithms() imports and which would take each rank
+        # two more seconds.
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(
             ["torch.distributed", "torch._inductor.config", "attend.ring._operators", "ring_ranks"]
@@ -50,8 +52,8 @@ class Ranks:
             self.processes.append(process)
 
     def outcomes(self, function: Callable[..., Any], *args: Any, dying: int = -1) -> list[Any]:
-        """Returns each rank's result or the exception it raised. The result of rank `dying`, which exits silently, is
-        None.
+        """Returns the result of each rank, or the exception that it raised. The rank `dying` exits without a result,
+        which is returned as None.
         """
         for pipe in self._pipes:
             pipe.send((function, args))
@@ -98,7 +100,7 @@ class Ranks:
 
 
 class RaisedError(Exception):
-    """An exception of a rank: the names of its classes, its text, the traceback."""
+    """An exception of a rank: the names of its class and base classes, its text, and its traceback."""
 
     @property
     def classes(self) -> list[str]:
@@ -111,7 +113,7 @@ class RaisedError(Exception):
 
 def _serve(pipe: Any, rank: int, size: int, device: str, folder: str) -> None:
     os.environ["OMP_NUM_THREADS"] = "1"
-    stacks = open(os.path.join(folder, f"stacks_{rank}"), "w")  # noqa: SIM115 (as long as the process)
+    stacks = open(os.path.join(folder, f"stacks_{rank}"), "w")  # noqa: SIM115 (stays open as long as the process runs)
     faulthandler.register(signal.SIGUSR1, stacks)
     import torch
     import torch.distributed as dist
@@ -132,7 +134,7 @@ def _serve(pipe: Any, rank: int, size: int, device: str, folder: str) -> None:
             break
         try:
             outcome = function(rank, size, where, *args)
-        except Exception as error:  # noqa: BLE001 (it travels to the test)
+        except Exception as error:  # noqa: BLE001 (it is sent to the test's process)
             classes = [kind.__name__ for kind in type(error).__mro__]
             outcome = RaisedError(classes, str(error), traceback.format_exc())
         pipe.send(outcome)
@@ -144,7 +146,7 @@ _pools: dict[tuple[int, str], Ranks] = {}
 
 
 def ranks_of(size: int, device: str) -> Ranks:
-    """Returns the ranks of an earlier call if they are alive, or new ones."""
+    """Returns the ranks of an earlier call if they are still alive, otherwise starts new ranks."""
     found = _pools.get((size, device))
     if found is None or not found.is_alive():
         if found is not None:

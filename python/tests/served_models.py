@@ -1,8 +1,9 @@
 """Two small models in pure torch, similar to Llama and gpt-oss, and their results without a cache.
 
-Model.logits(tokens, attention) computes a model with a given attention: attention(layer, q, k, v) takes rows (tokens,
-heads, head_dim) before the rotation. This module has the attention of one full sequence, by matrix products and softmax
-in any dtype: it gives the truth in float64, and the error of a dtype.
+Model.logits(tokens, attention) computes the logits with a given attention function. attention(layer, q, k, v) gets rows
+(tokens, heads, head_dim) before the rotation. This module computes the attention of one full sequence by matrix
+products and softmax, in any dtype. In float64 the result is the reference; the result in another dtype gives the error
+of that dtype.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Optional
 import torch
 
 MAX_POSITIONS = 128
-SEED = 11  # fixed, because the gaps between logits depend on these weights
+SEED = 11  # fixed, because the differences between logits depend on these weights
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class Config:
     heads_q: int
     heads_k: int
     head_dim: int
-    windows: tuple[Optional[int], ...]  # per layer: number of keys that a row sees, including its own. None: all
+    windows: tuple[Optional[int], ...]  # for each layer, number of keys that a row sees, or None for all
     has_sinks: bool = False
     has_biases: bool = False
     width: int = 64
@@ -46,7 +47,7 @@ def rms_norm(x, weight):
 
 
 class Model:
-    """A model for `config`. Its weights are rounded to `rounded_to`, then stored in `dtype`."""
+    """A model for `config`. Its weights are rounded to the dtype `rounded_to`, then stored in `dtype`."""
 
     def __init__(self, config, dtype, device="cpu", rounded_to=torch.float32):
         self.config, self.dtype, self.device = config, dtype, device
@@ -78,7 +79,9 @@ class Model:
         self.cos, self.sin = (x.to(device=device, dtype=torch.float32) for x in (angles.cos(), angles.sin()))
 
     def logits(self, tokens, attention):
-        """Returns float32 (tokens, vocabulary) for int64 (tokens), or float64 if the model is float64."""
+        """Returns the logits (tokens, vocabulary) of int64 tokens (tokens). They are float32, or float64 if the model
+        is float64.
+        """
         c = self.config
         x = self.embedding[tokens]
         for number, layer in enumerate(self.layers):
@@ -95,8 +98,8 @@ class Model:
 
 
 def rotated(model, x):
-    """Rotates rows (tokens, heads, head_dim) of a sequence from its beginning. Computes in at least float32, then
-    rounds.
+    """Applies rotary embedding to rows (tokens, heads, head_dim) at positions 0, 1 and so on. Computes in at least
+    float32, then rounds.
     """
     wide = x.float() if x.dtype == torch.bfloat16 else x
     a, b = wide.chunk(2, -1)
@@ -105,8 +108,8 @@ def rotated(model, x):
 
 
 def whole_attention(model, *, without=()):
-    """Returns the attention of one full sequence. `without` "sinks", "windows" or "first" (key) makes it wrong on
-    purpose.
+    """Returns the attention function of one full sequence. `without` can contain "sinks", "windows" or "first" (the
+    first key), which the function then ignores on purpose.
     """
     c = model.config
 
@@ -134,7 +137,7 @@ def whole_attention(model, *, without=()):
 
 
 def whole_logits(model, tokens, **options):
-    """Returns the logits (tokens, vocabulary) of one sequence."""
+    """Returns the logits (tokens, vocabulary) of one full sequence, computed without a cache."""
     return model.logits(torch.tensor(tokens, device=model.device), whole_attention(model, **options))
 
 
@@ -146,8 +149,8 @@ def prompts(config, lengths):
 
 @functools.cache
 def truth(config, rounded_to, lengths, count):
-    """Returns, in float64 on the CPU, the tokens of `count` greedy steps for each prompt, and the logits (count,
-    vocabulary) that they were chosen from. Every step recomputes the full sequence.
+    """Computes in float64 on the CPU. Returns for each prompt the tokens of `count` greedy steps, and the logits
+    (count, vocabulary) from which the tokens were chosen. Every step recomputes the full sequence.
     """
     model = Model(config, torch.float64, rounded_to=rounded_to)
     results = []
@@ -160,7 +163,9 @@ def truth(config, rounded_to, lengths, count):
 
 
 def eager_errors(config, dtype, device, lengths, count):
-    """Returns the largest errors of `count` steps' logits in `dtype` without a cache, given the truth's tokens."""
+    """Returns the largest errors of the logits of `count` steps in `dtype` without a cache. Each step gets the tokens
+    of the reference.
+    """
     model = Model(config, dtype, device, rounded_to=dtype)
     errors = []
     for prompt, (tokens, logits) in zip(prompts(config, lengths), truth(config, dtype, lengths, count)):

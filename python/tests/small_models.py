@@ -1,4 +1,6 @@
-"""Small models of transformers' architectures, and inputs. The weights' scale preserves the size of activations."""
+"""Makes small models of transformers' architectures, and inputs for them. The scale of the weights preserves the size
+of activations.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ MOST_PARAMETERS = 30_000_000
 TOKENS = 7
 BATCH = 3
 
-# Fields that make a configuration small, if it has them.
+# Values that make a configuration small. They are used for the fields that the configuration has.
 SMALL: dict[str, Any] = {
     **dict.fromkeys(("hidden_size", "d_model", "n_embd", "dim", "emb_dim", "embed_dim", "hidden_dim"), 32),
     **dict.fromkeys(("embedding_size", "word_embed_proj_dim", "d_embed", "projection_dim", "text_embed_dim"), 32),
@@ -53,7 +55,7 @@ SMALL: dict[str, Any] = {
 
 OFTEN_NONE = ("num_key_value_heads", "head_dim", "n_routed_experts", "num_experts_per_tok", "vocab_size")
 
-# A configuration may refuse one of these sizes in combination with the others. Further attempts leave them out.
+# A configuration may refuse one of these sizes in combination with the others. Further attempts omit these fields.
 HEAD_SIZES = ("head_dim", "kv_channels", "d_kv", "v_head_dim", "qk_nope_head_dim", "qk_rope_head_dim", "rotary_dim")
 WIDTHS = ("hidden_size", "d_model", "embed_dim", "num_attention_heads", "num_key_value_heads", "num_heads")
 MROPE = "sections of rotary angles, whose sum the model takes for granted"
@@ -64,18 +66,18 @@ ATTEMPTS: tuple[tuple[str, ...], ...] = (
 
 
 class NoModelError(LookupError):
-    """A configuration from which transformers cannot make a model alone."""
+    """Raised if transformers cannot make a model from the configuration alone."""
 
 
 def value_of(config: Any, name: str) -> Any:
     try:
         return getattr(config, name, None)
-    except Exception:  # noqa: BLE001 (of some configurations a value differs from layer to layer, and asking raises)
+    except Exception:  # noqa: BLE001 (reading a value that differs between layers raises in some configurations)
         return None
 
 
 def small_fields(default: Any, without: tuple[str, ...]) -> dict[str, Any]:
-    """Returns the fields that make a configuration like `default` small, including those of its parts."""
+    """Returns the fields that make a configuration like `default` small, including fields of its sub-configurations."""
     written = {name for name in dir(default) if not isinstance(getattr(type(default), name, None), property)}
     fields = {name: x for name, x in SMALL.items() if name in written and type(value_of(default, name)) is type(x)}
     fields |= {name: SMALL[name] for name in OFTEN_NONE if name in written}
@@ -86,8 +88,8 @@ def small_fields(default: Any, without: tuple[str, ...]) -> dict[str, Any]:
         fields["num_hidden_layers"] = len(fields["layer_types"])
     rope = value_of(default, "rope_parameters")
     if isinstance(rope, dict) and (MROPE in without or "mrope_section" in rope):
-        fields["rope_parameters"] = {**rope, "mrope_section": [2, 1, 1]}  # half of a head
-    if value_of(default, "attention_types"):  # only gpt_neo has them
+        fields["rope_parameters"] = {**rope, "mrope_section": [2, 1, 1]}  # the sections add up to half of head_dim
+    if value_of(default, "attention_types"):  # only gpt_neo has this field
         fields["attention_types"] = [[["global", "local"], 1]]
     fields = {name: value for name, value in fields.items() if name not in without}
     if ALIKE in without and "num_key_value_heads" in fields:
@@ -124,7 +126,7 @@ def class_of(config: Any) -> Any:
 
 
 def built(kind: Any, config: Any, implementation: str) -> Any:
-    """Returns a model whose weights preserve the size of activations."""
+    """Returns a model of class `kind` whose weights preserve the size of activations."""
     import torch
 
     with torch.device("meta"):
@@ -143,7 +145,7 @@ def built(kind: Any, config: Any, implementation: str) -> Any:
 
 
 def twin(model: Any, implementation: str) -> Any:
-    """Returns the same model with another attention."""
+    """Returns a copy of the model with the attention `implementation`."""
     import torch
 
     other = built(type(model), model.config, implementation)
@@ -171,14 +173,14 @@ def first_that_runs(model_type: str) -> Any:
             return model
         except (TimeoutError, NoModelError):
             raise
-        except Exception as error:  # noqa: BLE001 (whatever stands in the way: the next attempt goes around it)
+        except Exception as error:  # noqa: BLE001 (after any error, the next attempt omits other fields)
             first = first or error
     assert first is not None
     raise first
 
 
 def inputs_of(model: Any, padding: str) -> Optional[dict[str, Any]]:
-    """Returns the arguments of a call, with the mask of `padding` if the model takes tokens."""
+    """Returns the arguments of a call, including the mask for `padding` if the inputs of the model are tokens."""
     import torch
 
     generator = torch.Generator().manual_seed(SEED + 1)
@@ -201,7 +203,7 @@ def inputs_of(model: Any, padding: str) -> Optional[dict[str, Any]]:
 
 
 def signal_of(model: Any, main: str, generator: Any) -> dict[str, Any]:
-    """Returns images, waves or spectra."""
+    """Returns random inputs of a model without tokens: images, waveforms or spectra."""
     import torch
 
     def normal(*shape: int) -> torch.Tensor:

@@ -1,4 +1,6 @@
-"""python -m attend.bench: small runs on the CPU, consistent figures, faults that are detected, JSON to pictures."""
+"""Tests of python -m attend.bench: small runs on the CPU, consistent figures, detected faults, and pictures from JSON
+files.
+"""
 
 import dataclasses
 import importlib.util
@@ -154,10 +156,10 @@ def test_the_meter_sees_what_a_call_takes_and_gives_back(no_torch):
 
 
 def test_scratch_that_threads_keep_is_counted_at_every_call(no_torch):
-    """If a library keeps 256 MiB for each thread, every call is charged for them, not only the first. The same holds
-    for attend.
+    """If a library keeps 256 MiB for each thread, this memory is counted in every call, not only in the first. attend's
+    scratch memory is counted in the same way.
 
-    The system's page count may be wrong by some MiB if it has a counter for each of many processors.
+    The system's page count may be wrong by some MiB, because Linux has a separate counter for each processor.
     """
     kept = threading.local()
 
@@ -172,13 +174,16 @@ def test_scratch_that_threads_keep_is_counted_at_every_call(no_torch):
     assert all(240 < peak < 272 for peak in peaks), peaks
 
     def forward(seqlen):
-        q = np.ones((1, 2, seqlen, 512), np.float32)  # makes a thread's scratch larger than the meter's error
+        # Makes the scratch memory of a thread larger than the error of the measurement.
+        q = np.ones((1, 2, seqlen, 512), np.float32)
         return Meter("cpu").peak(lambda: attend.forward(q, q, q))[1] - q.nbytes / MIB
 
     forward(64)
-    taken = [forward(seqlen) for seqlen in (512, 2048, 512, 2048)]  # the results, and some scratch, whatever ran before
-    off = os.cpu_count() / 16  # possible error in MiB of the page count, with a counter per processor
-    assert max(taken[1:]) > 1 - off and all(-1 - off < each < 16 + off for each in taken), taken  # in fact some MiB
+    # The result, and some scratch memory, independent of earlier calls.
+    taken = [forward(seqlen) for seqlen in (512, 2048, 512, 2048)]
+    off = os.cpu_count() / 16  # possible error of the page count in MiB, which has a counter per processor
+    # The real value is some MiB.
+    assert max(taken[1:]) > 1 - off and all(-1 - off < each < 16 + off for each in taken), taken
 
 
 def test_on_a_gpu_the_meter_adds_torchs_peak_and_that_of_attends_pool(monkeypatch):
@@ -191,7 +196,7 @@ def test_on_a_gpu_the_meter_adds_torchs_peak_and_that_of_attends_pool(monkeypatc
         return {"used": used, "peak": peak, "reserved": 1 << 25, "reserved_peak": 1 << 25}
 
     def call():
-        held["torch"] = [164, 228]  # results, and torch's temporaries
+        held["torch"] = [164, 228]  # the results, and torch's temporary tensors
         held["pool"] = [30, 30 + 4097]
 
     cuda = types.SimpleNamespace(
@@ -200,15 +205,15 @@ def test_on_a_gpu_the_meter_adds_torchs_peak_and_that_of_attends_pool(monkeypatc
         memory_allocated=lambda: held["torch"][0],
         max_memory_allocated=lambda: held["torch"][1],
     )
-    kept = []  # workspaces of cuBLAS
+    kept = []  # stands for the workspaces of cuBLAS
     workspaces = types.SimpleNamespace(_cuda_clearCublasWorkspaces=lambda: kept.append("cleared"))
     torch = types.SimpleNamespace(cuda=cuda, empty=lambda *_, **__: None, _C=workspaces)
     monkeypatch.setitem(sys.modules, "torch", torch)
     monkeypatch.setattr(attend, "memory", memory)
-    for _ in range(2):  # the second time the pool is warm, and the call's memory must still count
+    for _ in range(2):  # in the second iteration the pool already has the memory, which must still be counted
         held.update(torch=[100, 100], pool=[30, 500])
         _, peak = Meter("cuda").peak(call)
-        assert peak * MIB == 128 + 4097  # exact, not in steps of the pool's reservations
+        assert peak * MIB == 128 + 4097  # the exact number, not rounded up to the pool's reservations
     assert kept == ["cleared"] * 2
 
 
@@ -220,7 +225,8 @@ def test_roofline_measures_its_ceilings(no_torch, monkeypatch, tmp_path, capsys)
     arguments = ["roofline", "--device", "cpu", "--seqlens", "32,64", "--num_heads", "2"]
     assert bench.main([*arguments, "--samples", "3", "--output", str(path)]) == 0
     data = json.loads(path.read_text())
-    # The larger of the values before and after, because other load on the machine can only make one too low.
+    # The peak is the larger of the values before and after the kernels, because other load on the machine can only
+    # lower a value.
     assert data["ceilings"]["copy_gbps"] > 0 and data["ceilings"]["peak_tflops"] == {"f32": 2.0}
     for r in data["rows"]:
         assert r["intensity"] == pytest.approx(1e3 * r["tflops"] / r["gbps"])
@@ -229,8 +235,9 @@ def test_roofline_measures_its_ceilings(no_torch, monkeypatch, tmp_path, capsys)
 
 
 def test_the_peak_of_a_cpu_is_above_what_attention_reaches(no_torch):
-    """attend executes the same multiply-adds as the peak measurement, plus exponentials. The two alternate and take
-    about the same time: other programs may run, and a short measurement more often avoids them.
+    """attend executes the same multiply-adds as the peak measurement, and exponentials in addition. The two
+    measurements alternate and have about the same duration. Otherwise other programs would disturb the longer one more
+    often.
     """
     from attend import _core
 
@@ -254,7 +261,7 @@ def test_the_peak_of_a_cpu_is_above_what_attention_reaches(no_torch):
 
 @pytest.fixture
 def two_devices(monkeypatch, no_torch):
-    """Makes cpu_naive count as an implementation of the other device."""
+    """Makes the bench treat cpu_naive as an implementation of the other device."""
     choose = bench.roofline.catalogue.choose
 
     def with_another(names, *more):

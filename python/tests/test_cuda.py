@@ -1,4 +1,6 @@
-"""Properties that need a GPU: streams, graphs, threads, no waiting for the host, and the tensor cores' precision."""
+"""Tests that need a GPU: streams, graphs, threads, calls that do not wait for the GPU, and the tensor cores'
+precision.
+"""
 
 import threading
 
@@ -14,7 +16,7 @@ from attend import flash_attn, flash_attn_3
 
 pytestmark = pytest.mark.skipif(not torch_here.cuda.is_available(), reason="no GPU here")
 
-SPIN_CYCLES = 100_000_000  # about 50 ms: work that reads too early reads the old values
+SPIN_CYCLES = 100_000_000  # about 50 ms, so that work which starts too early reads the old values
 
 
 def normal(torch, *shape, dtype=None, requires_grad=False):
@@ -22,7 +24,7 @@ def normal(torch, *shape, dtype=None, requires_grad=False):
 
 
 def standard(torch, q, k, v, causal):
-    """Computes attention with score matrices in the dtype of its inputs. Scores and weights are rounded to it."""
+    """Computes attention with score matrices. Scores and weights are rounded to the dtype of the inputs."""
     group = q.shape[1] // k.shape[1]
     k, v = (x.repeat_interleave(group, dim=1) for x in (k, v))
     scores = (q @ k.transpose(-1, -2)) * q.shape[-1] ** -0.5
@@ -40,11 +42,13 @@ def with_gradients(torch, run, leaves, dout):
 
 
 def check_budget(found, baseline, truth, half):
-    """Limits the root mean square of the errors to 1.25 times the baseline's (float32: 1.75). Limits each error to 3
-    times the baseline's largest, plus 1e-5 (float32: 1e-6) of the largest magnitude.
+    """Checks that the root mean square of the errors is at most 1.25 times that of the baseline (1.75 times in
+    float32). Checks that each error is at most 3 times the baseline's largest, plus 1e-5 of the largest magnitude (1e-6
+    in float32).
 
-    The largest error of 150,000 elements is from one short row and depends on chance: in 12,800 draws on a GPU it was
-    up to 2.1 times the baseline's. The root mean square was at most 0.84 times the baseline's (float32: 1.50).
+    The largest error of 150,000 elements occurs in a row with few keys and depends on chance. In 12,800 draws on a GPU
+    it was up to 2.1 times the baseline's. The root mean square was at most 0.84 times the baseline's (1.50 times in
+    float32).
     """
     of_rms, of_magnitude = (1.25, 1e-5) if half else (1.75, 1e-6)
     for name, ours, theirs, want in zip(("o", "dq", "dk", "dv"), found, baseline, truth):
@@ -55,7 +59,7 @@ def check_budget(found, baseline, truth, half):
         ):
             error, budget = of(errors), share * of(errors_of_baseline) + more
             print(f"{name}: {kind} error {error:.3g}, budget {budget:.3g}")
-            assert error <= budget, f"{name}: {kind} error {error:.3g}, budget {budget:.3g}"  # NaN fails too
+            assert error <= budget, f"{name}: {kind} error {error:.3g}, budget {budget:.3g}"  # also fails for NaN
 
 
 DOORS = {
@@ -75,7 +79,7 @@ def bshd(function, q, k, v, causal):
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("door", DOORS)
 def test_front_doors_against_float64(torch, door, dtype, head_dim, causal):
-    torch.use_deterministic_algorithms(False)  # tests the fastest backward, which need not be deterministic
+    torch.use_deterministic_algorithms(False)  # also tests the fastest backward, which may be nondeterministic
     dtype = getattr(torch, dtype)
     q = normal(torch, 2, 4, 300, head_dim, dtype=dtype)
     k, v = (normal(torch, 2, 2, 300, head_dim, dtype=dtype) for _ in range(2))
@@ -95,7 +99,7 @@ def loss_and_gradients(torch, q, k, v):
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_works_in_torchs_current_stream(torch, dtype):
-    """A side stream writes the inputs late. Work on any other stream would read the old values."""
+    """Work on a side stream writes the inputs late. If attend used another stream, it would read the old values."""
     dtype = getattr(torch, dtype)
     inputs = [normal(torch, 1, 2, 200, 64, dtype=dtype, requires_grad=True) for _ in range(3)]
     want = loss_and_gradients(torch, *inputs)
@@ -154,7 +158,7 @@ def test_a_graph_follows_its_inputs(torch, dtype):
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_graph_drops_anew_at_each_replay(torch, dtype):
-    """The seed drawn under capture is a tensor on the GPU. torch draws a new one at each replay."""
+    """While a graph is captured, the seed is a tensor on the GPU. torch draws a new seed at each replay."""
     q, k, v = (normal(torch, 2, 4, 150, 64, dtype=getattr(torch, dtype), requires_grad=True) for _ in range(3))
 
     def step():
@@ -176,7 +180,7 @@ def test_a_graph_drops_anew_at_each_replay(torch, dtype):
         runs.append([x.detach().clone() for x in found])
     for a, b in ((0, 1), (0, 2), (1, 2)):
         assert all((x - y).abs().max() > 1e-3 for x, y in zip(runs[a], runs[b]))
-    torch.manual_seed(3)  # repeats the seeds
+    torch.manual_seed(3)  # makes torch draw the same seeds again
     graph.replay()
     assert all(torch.equal(x, y) for x, y in zip(found[:1], runs[0][:1]))
 
@@ -228,7 +232,7 @@ def test_threads_with_a_stream_each(torch):
 
 
 def test_memory_that_is_freed_at_once(torch):
-    """The caching allocator reuses the memory of dead temporaries in stream order."""
+    """torch's caching allocator gives freed memory to later work in the same stream. attend must not use it longer."""
     q, k, v = (normal(torch, 1, 4, 512, 64) for _ in range(3))
     want = attend.attention(q * 1.5, k, v)
     for _ in range(50):
@@ -264,11 +268,11 @@ def test_tensors_of_two_devices_are_refused(torch):
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("seqlen", [8, 40, 264, 2048, 2056, 4104, 16384])
 def test_the_fused_softmax_of_the_measuring_tools(torch, dtype, causal, seqlen):
-    """Its error may be as large as that of the unfused path, which rounds the scores too."""
+    """The error of the fused softmax may be as large as that of the unfused path, which also rounds the scores."""
     from attend._measure import fused_softmax
 
     dtype = getattr(torch, dtype)
-    shape = (max(1, 1024 // seqlen), 2, seqlen, 64)  # many rows, because the mean of a few depends on chance
+    shape = (max(1, 1024 // seqlen), 2, seqlen, 64)  # many rows, because a mean over few rows depends on chance
     leaves = [normal(torch, *shape, dtype=dtype) for _ in range(3)]
     dout = normal(torch, *shape, dtype=dtype)
     found = with_gradients(torch, lambda *x: fused_softmax.attention(*x, causal), leaves, dout)

@@ -1,7 +1,7 @@
-"""Two small models served with attend.append and attend.decode, against the models without a cache: greedy tokens in
-float32, logits in bfloat16. The step of one token is a sequence of ordinary calls or, on a GPU, one captured CUDA
-graph. The graph is replayed for every token while lengths advance, sequences get new pages, a page moves, and a
-sequence is dead for some steps.
+"""Two small models run with attend.append and attend.decode, and are compared with the same models without a cache: by
+their greedy tokens in float32, and by their logits in bfloat16. The step of one token is a sequence of ordinary calls
+or, on a GPU, one captured CUDA graph. The graph is replayed for every token while lengths grow, sequences get new
+pages, a page moves, and a sequence is dead for some steps.
 """
 
 import math
@@ -17,20 +17,20 @@ import served_models
 import torch as torch_here
 from served_models import CONFIGS, MAX_POSITIONS, Model, prompts, truth
 
-PROMPTS = (1, 19, 7, 33)  # tokens of each
+PROMPTS = (1, 19, 7, 33)  # number of tokens of each prompt
 BATCH = len(PROMPTS)
-STEPS = 20  # tokens of each sequence; the prefill gives the first
+STEPS = 20  # generated tokens of each sequence; the prefill computes the first
 PAGE = 8
 PAGES_OF_ROW = 8
 CAPACITY = PAGE * PAGES_OF_ROW
-DEAD, DEAD_FROM, DEAD_STEPS = 1, 6, 4  # a sequence, and the steps in which it is dead
-MOVED, MOVED_AT = 3, 11  # a sequence, and the step before which its first page moves
-FACTOR = 2  # allowed multiple of eager's bfloat16 error: attend rounds at most as often, but elsewhere
-FLOAT32 = 2.0**-16  # relative to the largest logit: the float32 budget of oracle.py
+DEAD, DEAD_FROM, DEAD_STEPS = 1, 6, 4  # index of a sequence, its first dead step, and the number of dead steps
+MOVED, MOVED_AT = 3, 11  # index of a sequence, and the step before which its first page moves
+FACTOR = 2  # allowed multiple of eager's bfloat16 error; attend rounds at most as often, but at other places
+FLOAT32 = 2.0**-16  # allowed error relative to the largest logit, as in oracle.py
 
 
 class Pages:
-    """Pages in any order, assigned to sequences as they grow. The table on the device is updated too."""
+    """Assigns pages, in any order, to sequences as they grow, and updates the page table on the device."""
 
     def __init__(self, caches, table):
         self.caches, self.table = caches, table
@@ -39,7 +39,7 @@ class Pages:
         self.of = [[] for _ in range(BATCH)]
 
     def make_room(self, s, tokens):
-        """Returns whether the sequence got a page."""
+        """Assigns pages until `tokens` keys fit into the sequence. Returns whether it got a new page."""
         before = len(self.of[s])
         while len(self.of[s]) * PAGE < tokens:
             self.of[s].append(self.free.pop())
@@ -47,7 +47,7 @@ class Pages:
         return len(self.of[s]) > before
 
     def move_first(self, s):
-        """Copies the sequence's first page to another one, and poisons the old page."""
+        """Copies the sequence's first page to another page, and fills the old page with NaN."""
         old, new = self.of[s][0], self.free.pop()
         for cache in (x for pair in self.caches for x in pair):
             cache[new] = cache[old]
@@ -72,7 +72,7 @@ class Server:
             tuple(torch_here.full(shape, math.nan, dtype=model.dtype, device=device) for _ in "kv") for _ in c.windows
         ]
         ints = {"dtype": torch_here.int32, "device": device}
-        self.lengths = torch_here.zeros(BATCH, **ints)  # keys in the cache; -1 means dead
+        self.lengths = torch_here.zeros(BATCH, **ints)  # number of cached keys of each sequence; -1 means dead
         self.tokens = torch_here.zeros(BATCH, dtype=torch_here.int64, device=device)
         self.logits = torch_here.full((BATCH, c.vocabulary), math.nan, device=device)
         if is_paged:
@@ -83,8 +83,8 @@ class Server:
         self.rotary = attend.Rotary(model.cos, model.sin)
 
     def attention(self, number, q, k, v, lengths, counts, **packed):
-        """Attention of rows in the order of the call: packed, or (sequences, heads, 1, head_dim). `counts`: rows per
-        sequence.
+        """Computes the attention of layer `number` for packed rows, or for (sequences, heads, 1, head_dim). `counts`
+        contains the number of rows of each sequence.
         """
         c = self.model.config
         cache, new = self.caches[number], {"k": k, "v": v, "rotary": self.rotary}
@@ -99,7 +99,7 @@ class Server:
         return attend.decode(q, *cache, seqlens_k=after, **packed, **options, **self.index)
 
     def prefill(self, given):
-        """Runs all prompts at once, packed. Leaves their last logits and the first tokens."""
+        """Runs all prompts in one packed call. Stores their last logits and the first generated tokens."""
         if self.pages is not None:
             for s, prompt in enumerate(given):
                 self.pages.make_room(s, len(prompt))
@@ -140,19 +140,21 @@ class Server:
             self.step()
         self.lengths.copy_(lengths)
         self.logits.copy_(logits)
-        self.graph = graph  # lives as long as the server
+        self.graph = graph  # keeps the graph alive as long as the server
         return graph.replay
 
 
 def generated(server, given, stepping, forced=None):
-    """Returns STEPS tokens and logits for each sequence. `forced`: tokens that replace the generated ones."""
+    """Returns STEPS tokens and logits for each sequence. If `forced` is given, its tokens replace the generated
+    ones.
+    """
     server.prefill(given)
     tokens, logits = [[] for _ in given], [[] for _ in given]
     step = server.captured_step() if stepping == "graph" else server.step
     alive, at, pages_given = list(range(len(given))), 0, 0
     while True:
         now, of_now = server.tokens.tolist(), server.logits.cpu().double()
-        assert of_now.isfinite().all()  # also for dead sequences, whose o is 0
+        assert of_now.isfinite().all()  # dead sequences also have finite logits, because their o is 0
         for s in alive:
             tokens[s].append(now[s])
             logits[s].append(of_now[s])
@@ -164,7 +166,7 @@ def generated(server, given, stepping, forced=None):
         alive = [s for s in range(len(given)) if s not in done
                  and not (s == DEAD and DEAD_FROM <= at < DEAD_FROM + DEAD_STEPS)]  # fmt: skip
         lengths = [len(given[s]) + len(tokens[s]) - 1 if s in alive else -1 for s in range(len(given))]
-        if lengths != server.lengths.tolist():  # otherwise they are as the last step left them
+        if lengths != server.lengths.tolist():  # otherwise the device already has these lengths
             assert at in (DEAD_FROM, DEAD_FROM + DEAD_STEPS) or done
             server.lengths.copy_(torch_here.tensor(lengths, dtype=torch_here.int32))
         if server.pages is not None:
@@ -219,7 +221,7 @@ def test_greedy_tokens_in_float32(torch, device, config, cache, way, stepping):
 @every_way
 @every_stepping
 def test_logits_in_bfloat16(torch, device, config, cache, way, stepping):
-    """Each step gets the tokens of the truth, so that logits can be compared in all steps."""
+    """Each step gets the tokens of the reference model, so that the logits of all steps can be compared."""
     wanted = truth(config, torch.bfloat16, PROMPTS, STEPS)
     tolerated = FACTOR * served_models.eager_errors(config, torch.bfloat16, device, PROMPTS, STEPS)
     forced = [of_one for of_one, _ in wanted]

@@ -1,4 +1,6 @@
-"""decode, append and merge of torch tensors on a GPU: against float64, in streams and graphs, by either route."""
+"""Tests of decode, append and merge of torch tensors on a GPU: comparison with float64, streams and graphs, direct
+calls and operators.
+"""
 
 import cache_problems
 import covering
@@ -18,15 +20,15 @@ from append_problems import AppendProblem
 
 pytestmark = pytest.mark.skipif(not torch_here.cuda.is_available(), reason="no GPU here")
 
-# Few widths, because each width of a dtype needs a kernel to be compiled.
+# Only few head_dims, because for each head_dim and dtype a kernel must be compiled.
 CACHES = cache_problems.OPTIONS | {"head_dims": [(64, 64), (40, 24), (48, None)]}
 CASES = covering.cases(CACHES, SEED)
 APPEND_CASES = covering.cases(APPENDS, SEED)[::3]
-SPIN_CYCLES = 100_000_000  # about 50 ms: work that reads too early reads the old values
+SPIN_CYCLES = 100_000_000  # about 50 ms, so that work which starts too early reads the old values
 
 
 def on_gpu(torch, x):
-    """Returns an array of a problem as a GPU tensor. Views of caches keep their strides."""
+    """Copies an array of a problem to the GPU. Views of caches keep their strides."""
     if isinstance(x, attend.Rotary):
         return attend.Rotary(*(on_gpu(torch, y) for y in x))
     if isinstance(x, np.ndarray):
@@ -60,7 +62,9 @@ def test_decode_against_float64(torch, index):
 
 
 def small(torch, page_size=16, dtype=None):
-    """Returns the arguments of a call of three sequences, in new memory with the same numbers each time."""
+    """Returns the arguments of a call with three sequences. Each time the memory is new and the numbers are the
+    same.
+    """
     generator = torch.Generator("cuda").manual_seed(SEED)
 
     def normal(*shape):
@@ -96,7 +100,7 @@ def test_a_number_stands_for_all_lengths_and_nothing_for_the_capacity(torch):
 
 
 def test_works_in_torchs_current_stream(torch):
-    """A side stream writes the inputs late. Work on any other stream would read the old values."""
+    """Work on a side stream writes the inputs late. If attend used another stream, it would read the old values."""
     given = small(torch)
     want = attend.decode(**given, return_lse=True)
     values = {name: given[name].clone() for name in ("q", "k_cache", "v_cache")}
@@ -139,7 +143,7 @@ def test_a_graph_follows_lengths_and_tables(torch, with_new_keys):
     given = small(torch)
     new = {name: torch.randn(3, 2, 1, 64, device="cuda").bfloat16() for name in ("k", "v")} if with_new_keys else {}
     side = torch.cuda.Stream()
-    with torch.cuda.stream(side):  # as torch requires: warm up on a side stream
+    with torch.cuda.stream(side):  # torch requires a warm-up on a side stream
         for _ in range(2):
             attend.decode(**given, **new, return_lse=True)
     side.synchronize()
@@ -163,7 +167,7 @@ def test_caches_of_8_bits(torch, cache_dtype):
         values = (given[name].float() / 0.03).clamp(-127, 127)
         narrow[name] = (values.round() if cache_dtype == "int8" else values).to(getattr(torch, cache_dtype))
         factors[f"{name[0]}_descale"] = torch.full((2,), 0.03, device="cuda")
-        given[name] = (narrow[name].float() * 0.03).double()  # the values of the elements
+        given[name] = (narrow[name].float() * 0.03).double()  # the numbers that the elements represent
     found = attend.decode(**narrow, **factors)
     cpu = {name: x.cpu() for name, x in given.items()}
     want = attend.decode(**cpu | {"q": cpu["q"].double()}, compute="reference")
@@ -172,8 +176,8 @@ def test_caches_of_8_bits(torch, cache_dtype):
 
 @pytest.mark.parametrize("index", range(len(APPEND_CASES)))
 def test_append_gives_the_bytes_of_the_cpu(torch, index):
-    """CPU and GPU compute rows in float32 by the same formula. Rows that are only copied keep their bits; others may
-    differ by one unit of rounding.
+    """CPU and GPU compute rows in float32 by the same formula. Rows that are only copied have equal bits. Other rows
+    may differ by one unit in the last place.
     """
     p = AppendProblem(APPEND_CASES[index], np.random.default_rng([SEED, index]))
     given = p.arguments()

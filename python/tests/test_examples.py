@@ -1,4 +1,4 @@
-"""The programs in examples/: each runs in a small size, and each detects wrong attention."""
+"""Tests of the programs in examples/. Each program runs in a small size, and each must detect wrong attention."""
 
 import contextlib
 import importlib.util
@@ -16,7 +16,8 @@ pytest.importorskip("numpy")
 
 EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
 TINY_TRAINING = ["--steps", "40", "--batch_size", "2", "--num_heads", "1", "--seq_len", "32", "--num_layers", "1"]
-TINY_TRAINING += ["--lr", "4e-3", "--text", str(EXAMPLES.parent / "LICENSE")]  # edits of a page do not change it
+# A text that does not change when a page is edited.
+TINY_TRAINING += ["--lr", "4e-3", "--text", str(EXAMPLES.parent / "LICENSE")]
 TINY_MODEL = ["--num_layers", "1", "--seq_len", "12", "--new_tokens", "3"]
 
 
@@ -83,7 +84,7 @@ def test_jax_attention():
 def test_jax_attention_notices(wrong, monkeypatch, capsys):
     pytest.importorskip("jax", reason="examples/jax_attention.py needs JAX")
     example = module("jax_attention")
-    monkeypatch.setattr(example, "check_ring", lambda *_: None)  # it has another function, and long programs
+    monkeypatch.setattr(example, "check_ring", lambda *_: None)  # it calls another function, and compiles long programs
     plain = example.attention
     monkeypatch.setattr(example, "attention", lambda q, k, v: plain(q, k, v) * wrong)
     assert example.main([]) == 1
@@ -118,7 +119,7 @@ def test_xformers_attention_notices(wrong, device, monkeypatch, capsys):
     plain = example.xops.memory_efficient_attention
     monkeypatch.setattr(example.xops, "memory_efficient_attention", lambda *a, **o: plain(*a, **o) * wrong)
     assert example.main(["--device", device]) == 1
-    assert capsys.readouterr().out.count("FAILED") == 4  # all except the parts that are merged
+    assert capsys.readouterr().out.count("FAILED") == 4  # all checks except that of merged parts
 
 
 @pytest.fixture
@@ -154,7 +155,7 @@ def test_diffusers_models_notices(wrong, diffusers_models, torch, device, monkey
 
 @pytest.fixture(params=["cupy", "numpy"])
 def cupy_attention(request, monkeypatch):
-    """Returns the example with CuPy, or with NumPy under CuPy's name, which tests its checks without a GPU."""
+    """Returns the example with CuPy, or with NumPy under CuPy's name, so that its checks are tested without a GPU."""
     if request.param == "cupy":
         pytest.importorskip("cupy", reason="examples/cupy_attention.py needs CuPy")
         return module("cupy_attention")
@@ -212,7 +213,9 @@ def test_ring_training(torch, capsys):
 
 @pytest.mark.skipif(not pathlib.Path("/proc/self/task").exists(), reason="no list of threads here")
 def test_ring_training_ends_the_threads_of_its_groups(torch):
-    """Threads that are left when Python ends may abort the process."""
+    """The example must end the threads of its groups, because threads that still run when Python exits may abort the
+    process.
+    """
     code = f"""
 import argparse, pathlib, sys, tempfile
 sys.path.insert(0, {str(EXAMPLES)!r})
@@ -234,7 +237,7 @@ assert not any("gloo" in name for name in names()), names()
 def test_numpy_only_notices(wrong, monkeypatch, capsys):
     plain = attend.backward
     monkeypatch.setattr(attend, "backward", lambda *a, **k: tuple(wrong(x) for x in plain(*a, **k)))
-    if "torch" in sys.modules:  # another test may have imported torch; the example asserts that it did not
+    if "torch" in sys.modules:  # the example asserts that torch is not imported, but another test may have imported it
         monkeypatch.delitem(sys.modules, "torch")
     assert module("numpy_only").main([]) == 1
     assert capsys.readouterr().out.count("FAILED") == 3
@@ -262,7 +265,7 @@ def test_gpt2(torch, tmp_path):
 
 
 def test_gpt2_notices_wrong_attention(torch, tmp_path, monkeypatch, capsys):
-    """The examples must detect faults that the curves do not show: a scale that is 3 % off, in bfloat16."""
+    """The example must detect a fault that the loss curves do not show: in bfloat16, a scale that is wrong by 3 %."""
     example = module("train_gpt2")
     monkeypatch.setattr(example, "plot", lambda *_: None)
     words = [*TINY_GPT2.replace("f32", "bf16").replace("40", "11").split(), "--vocabulary", "61"]

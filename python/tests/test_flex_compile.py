@@ -1,4 +1,4 @@
-"""flex_attention in graphs of torch.compile."""
+"""Tests of flex_attention in graphs of torch.compile."""
 
 import gc
 import weakref
@@ -23,7 +23,9 @@ def of_a_global(score, b, h, q_idx, kv_idx):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_functions_of_every_place(backend):
-    """Functions of a module, of closures made outside and inside, and methods."""
+    """A score_mod can be a function of a module, a closure that is made outside or inside of the compiled function, or
+    a method.
+    """
     outer, inner = leaf(HEADS, KEYS, seed=2), leaf(HEADS, seed=3)
 
     class Layer(torch.nn.Module):
@@ -58,7 +60,7 @@ def test_functions_of_every_place(backend):
 
 @pytest.mark.parametrize("name", SCORES)
 def test_scores(name):
-    """Compares with the result without a compiler, which test_flex_attention.py compares with float64."""
+    """Compares the compiled result with the eager result, which test_flex_attention.py compares with float64."""
     given, make = inputs(), SCORES[name]
     c = problems.leaves(problems.captures_of(make, 3))
     mod = make(c)
@@ -74,7 +76,7 @@ def test_scores(name):
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_other_values_ask_for_no_other_graph(backend):
-    """Other values of captured tensors, of q, k and v, and of masks."""
+    """No recompilation occurs for other values of captured tensors, of q, k and v, or for other masks."""
     counter = CompileCounterWithBackend(backend)
 
     def run(q, k, v, table, mask):
@@ -295,7 +297,7 @@ def test_transforms_of_torch_func_are_refused_in_graphs():
 
 
 def test_tensors_are_freed_without_the_collector():
-    """Includes tensors that a graph of the backend `eager` computes for the function at each call."""
+    """This includes tensors that a graph of the backend `eager` computes for the score_mod in each call."""
     given = [x.detach() for x in inputs()]
     computed = []
 

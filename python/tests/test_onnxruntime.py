@@ -1,4 +1,4 @@
-"""attend's operators in ONNX Runtime: unmodified models, with one line in the session's options."""
+"""Tests of attend's operators in ONNX Runtime, which run unmodified models after one line in the session's options."""
 
 import ctypes
 import importlib
@@ -40,14 +40,14 @@ def library(request):
 
 def session_of(model, library):
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4  # refusals are raised as exceptions
+    options.log_severity_level = 4  # errors are raised as exceptions, so they need not be logged
     if library is not None:
         options.register_custom_ops_library(library)
     return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
 def model_of(arrays, outputs=("y",), opset=24, **attributes):
-    """Returns a model of one node. All dimensions of its inputs except the last are symbolic."""
+    """Returns a model with one Attention node. All dimensions of its inputs except the last are symbolic."""
     names = [name if name in arrays else "" for name in ALL_INPUTS]
     infos = []
     for name, x in arrays.items():
@@ -76,7 +76,7 @@ def arrays(dtype=np.float32, seqlen_q=5, seqlen_k=7, heads=(4, 2), head_dims=(8,
 
 
 def exact(x, **attributes):
-    """Returns Y in float64 by onnx's reference of the operator."""
+    """Returns the output Y in float64, computed by onnx's reference implementation of the operator."""
     from onnx.reference.ops.op_attention import _compute_attention
 
     wide = [x[name].astype(np.float64) for name in "qkv"]
@@ -84,7 +84,7 @@ def exact(x, **attributes):
 
 
 def run_with_bfloat16(session, inputs):
-    """NumPy has no bfloat16 type, so ONNX Runtime needs raw memory here."""
+    """Runs a session with bfloat16 inputs. They are passed as raw memory, because NumPy has no bfloat16 type."""
     values = {}
     for name, x in inputs.items():
         if x.dtype == ml_dtypes.bfloat16:
@@ -124,25 +124,25 @@ def test_a_model_runs_as_before_on_attend(dtype, opset, library):
     truth = exact(x, is_causal=1)
     assert y.dtype == of_runtime.dtype and y.shape == of_runtime.shape
     assert abs(y - truth).max() <= 4 * EPS[dtype] * abs(truth).max()
-    # A wider budget, because ONNX Runtime's number of roundings is unknown.
+    # The budget is wider here, because the number of roundings in ONNX Runtime is unknown.
     np.testing.assert_allclose(y, of_runtime, atol=16 * EPS[dtype] * abs(truth).max())
 
 
 def test_it_is_attend_that_runs():
-    """The error message is attend's, and appears only with the library."""
+    """An invalid call has attend's error message only if the library is registered."""
     x = arrays() | {"nonpad": np.array([3, 8])}
     model = model_of(x)
     line = "Status Message: nonpad_kv_seqlen: 8, allowed 0 to 7"
     with pytest.raises(INVALID, match=f"INVALID_ARGUMENT.*{line}$"):
         session_of(model, attend.onnx.library_path()).run(None, x)
     try:
-        session_of(model, None).run(None, x)  # ONNX Runtime 1.24 runs it
+        session_of(model, None).run(None, x)  # without the library, ONNX Runtime 1.24 runs the model
     except (INVALID, onnxruntime.capi.onnxruntime_pybind11_state.Fail) as error:
         assert line not in str(error)
 
 
 def test_an_old_runtime_is_refused(library):
-    """A table of functions simulates an old ONNX Runtime."""
+    """A table of API functions simulates an old ONNX Runtime."""
     told = []
     create_status = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p)(
         lambda code, line: told.append((code, line.decode())) or 1
@@ -180,7 +180,7 @@ def test_three_dimensions(library):
 
 
 def bound(session, x, shapes, fill):
-    """Returns the outputs, in memory that holds `fill` before the run, and a function that runs."""
+    """Returns output arrays, which initially contain `fill`, and a function that runs the session and writes them."""
     binding = session.io_binding()
     for name, a in x.items():
         binding.bind_cpu_input(name, a)
@@ -201,7 +201,9 @@ def with_past(**more):
 
 @pytest.mark.parametrize("outputs", [ALL_OUTPUTS, ALL_OUTPUTS[:1]])
 def test_every_output_is_written_whole(outputs, library):
-    """Includes rows that see no key, and past keys that are not joined into an output."""
+    """Every element of every output is written, also in rows that see no key, and if past keys are not concatenated
+    into an output.
+    """
     hidden = np.arange(5)[:, None] != 2
     x = with_past(mask=np.broadcast_to(hidden, (5, 10)).copy())
     session = session_of(model_of(x, outputs, qk_matmul_output_mode=3, is_causal=1), library)
@@ -272,7 +274,7 @@ def test_empty_tensors(empty, library):
 @pytest.mark.parametrize("dtype", ["f32", "f16"])
 @pytest.mark.parametrize("seqlen_q", [1, 5, 9])
 def test_windows_behind_a_past(seqlen_q, dtype, library):
-    """Few rows use the kernels for decoding, many rows use others."""
+    """Calls with few rows use the kernels for decoding, and calls with many rows use other kernels."""
     for new, past in ((seqlen_q, 0), (seqlen_q, 300), (3, 40)):
         x = arrays(DTYPES[dtype], seqlen_q, new)
         pasts = {
@@ -341,7 +343,8 @@ def test_the_script_measures(monkeypatch, tmp_path):
     root = pathlib.Path(__file__).resolve().parents[2]
     monkeypatch.syspath_prepend(str(root / "bench"))
     script, file = importlib.import_module("onnx_vs_ort"), tmp_path / "report.json"
-    monkeypatch.setattr(script, "MOST_WAITING", float("inf"))  # other tests run at the same time
+    # Disables the limit, because other tests run at the same time.
+    monkeypatch.setattr(script, "MOST_WAITING", float("inf"))
     assert script.main(["--seconds", "0", "--case", "decode with past", "--dtype", "f32", "--output", str(file)]) == 0
     (row,) = json.loads(file.read_text())["rows"]
     assert row["ms"].keys() == {"attend", "ort"} and all(x["repeats"] >= 5 for x in row["ms"].values())

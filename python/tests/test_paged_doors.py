@@ -1,4 +1,6 @@
-"""Packed rows on pages, by the functions of flash-attn 2, flash-attn 3 and vLLM, against float64."""
+"""Tests of packed query rows on paged caches, by the functions of flash-attn 2, flash-attn 3 and vLLM. The results are
+compared with float64.
+"""
 
 import pytest
 
@@ -23,7 +25,9 @@ CASES = covering.cases({**cache_problems.OPTIONS, **FIXED, **DOOR}, SEED)
 
 
 def arguments_of(case, problem):
-    """Returns the arguments of the function's call by name, with a NaN-filled array for vLLM's result."""
+    """Returns the keyword arguments of the function's call. For vLLM they include an array for the result, filled with
+    NaN.
+    """
     given = problem.options
     lengths, rows = given["seqlens_k"], given["cu_seqlens_q"]
     found = {
@@ -67,7 +71,8 @@ def test_every_door_against_float64(torch, poisoned_numpy, rng, index):
     if case["door"] == "vllm":
         assert found is arguments["out"]
     found, lse = np.asarray(found), np.asarray(lse)
-    by_offsets = arguments.get("seqused_k") is None  # offsets have no dead sequences: one without keys has its sink
+    # With offsets no sequence can be dead, so one without keys has its sink.
+    by_offsets = arguments.get("seqused_k") is None
     for s, want in enumerate(problem.truth()):
         o, its_lse = problem.part(found, s), problem.part(lse, s, is_lse=True)
         if want is None:
@@ -80,7 +85,9 @@ def test_every_door_against_float64(torch, poisoned_numpy, rng, index):
 
 
 def paged(torch, lengths=(5, 9), page_size=4, heads_k=2, dim=16):
-    """Returns caches of NaN except for the keys of each sequence, the table, and the keys and values by sequence."""
+    """Returns caches that contain NaN except in the keys and values of the sequences, the page table, and the keys and
+    values of each sequence.
+    """
     pages = [-(-n // page_size) for n in lengths]
     table = torch.full((len(lengths), max(pages) + 1), -1, dtype=torch.int32)
     free = iter((torch.randperm(sum(pages)) + 1).tolist())
@@ -97,7 +104,7 @@ def paged(torch, lengths=(5, 9), page_size=4, heads_k=2, dim=16):
 
 @pytest.mark.parametrize("as_numpy", [False, True])
 def test_used_rows_of_flash_attn_3(torch, as_numpy):
-    """Only the first rows of a sequence are used, and the mask aligns to their number."""
+    """Only the first rows of each sequence are used, and the mask aligns with the last used row."""
     caches, table, parts = paged(torch)
     lengths, used = torch.tensor([5, 9], dtype=torch.int32), torch.tensor([2, 0], dtype=torch.int32)
     q, cu = torch.randn(7, 4, 16), torch.tensor([0, 4, 7], dtype=torch.int32)
@@ -143,8 +150,8 @@ def test_vllm_writes_rows_into_slots(torch, dtype, heads_first):
     shape = (4, 2, 3, 16) if heads_first else (4, 3, 2, 16)  # three tokens per page
     caches = [torch.full(shape, 7.0, dtype=dtype) for _ in "kv"]
     views = [x.transpose(1, 2) for x in caches] if heads_first else caches
-    qkv = torch.randn(6, 3, 2, 16).to(dtype)  # key and value are parts of it, with gaps
-    qkv[5:] = float("nan")  # padding behind the slots
+    qkv = torch.randn(6, 3, 2, 16).to(dtype)  # key and value are parts of qkv and therefore not contiguous
+    qkv[5:] = float("nan")  # padding after the rows that have slots
     slots = torch.tensor([11, -1, 0, 4, 5])
     vllm_flash_attn.reshape_and_cache_flash(qkv[:, 1], qkv[:, 2], *views, slots, "auto", torch.ones(()), torch.ones(()))
     for view, x in zip(views, (qkv[:, 1], qkv[:, 2])):
@@ -169,7 +176,7 @@ def test_vllm_merges_a_prefix(torch, with_context, as_numpy):
     count = 5 if with_context is None else with_context
     prefix[count:], prefix_lse[:, count:] = float("nan"), float("nan")
     if count == 5:
-        # No key in the prefix: lse is -inf as in attend, or +inf as in flash-attn 2.
+        # These rows see no key in the prefix. Their lse is -inf as in attend, or +inf as in flash-attn 2.
         prefix_lse[0, 1], prefix_lse[1, 1], prefix[1, :2] = float("-inf"), float("inf"), float("nan")
         whole[1, :2], whole_lse[:2, 1] = suffix[1, :2].double(), suffix_lse[:2, 1].double()
     whole[count:], whole_lse[:, count:] = suffix[count:].double(), suffix_lse[:, count:].double()

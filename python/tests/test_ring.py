@@ -1,4 +1,5 @@
-"""attend.ring.ring_attention on processes of torch.distributed: options, shardings, sizes in a covering array.
+"""Tests of attend.ring.ring_attention on processes of torch.distributed, with options, shardings and sizes from a
+covering array.
 
 Each result is compared with float64 under the budgets of one device, and with `attend.attention` of the full problem.
 """
@@ -35,7 +36,7 @@ SHARDINGS = OPTIONS["sharding"]
 
 
 def tensor(x, device, dtype=None):
-    """Returns NumPy's values as a torch tensor. bfloat16 and float16 are converted through float64."""
+    """Converts a NumPy array to a torch tensor. bfloat16 and float16 are converted through float64."""
     import torch
 
     if x is None:
@@ -52,7 +53,7 @@ def numbers(x):
 
 
 def rows_of(x, whole_rows, **kw):
-    """Returns the rank's rows of a bias or mask, if it has separate rows."""
+    """Returns the rank's rows of a bias or mask. Returns it unchanged if it has the same entries for all rows."""
     return x if x is None or x.dim() < 2 or x.shape[-2] != whole_rows or whole_rows == 1 else ring.shard(x, -2, **kw)
 
 
@@ -89,7 +90,7 @@ def run_case(rank, size, device, case, p, seed):
 
 
 def algorithm_of(case, size):
-    """Returns the case's algorithm, or another one if the heads cannot be divided."""
+    """Returns the algorithm of the case, or another algorithm if the number of ranks does not divide the heads."""
     algorithm = case["algorithm"]
     cannot = any(heads % (size if algorithm == "all_to_all" else 2) for heads in case["heads"])
     is_dealt_out = algorithm in ("all_to_all", "two_level")
@@ -132,7 +133,7 @@ PLAIN = dict(
 @pytest.mark.parametrize("algorithm", OPTIONS["algorithm"])
 @pytest.mark.parametrize("sharding", SHARDINGS)
 def test_it_is_attention_of_the_whole(ranks, sharding, algorithm, rng):
-    """Equals one device up to the order of sums."""
+    """The result equals that of one device, except for the order of sums."""
     case = PLAIN | {"heads": (8, 4), "sharding": sharding, "algorithm": algorithm}
     p = problems.make(case, rng)
     o, lse = attend.attention(p.q, p.k, p.v, causal=True, return_lse=True)
@@ -145,7 +146,9 @@ def test_it_is_attention_of_the_whole(ranks, sharding, algorithm, rng):
 
 
 def dropped(rank, size, device, sharding, seed):
-    """Returns the rank's rows of the probabilities after dropout: v is the identity."""
+    """Returns the rank's rows of the probabilities after dropout, by computing attention with the identity matrix as
+    v.
+    """
     import torch
 
     q, v = torch.zeros(2, 3, 40, 8), torch.eye(40).expand(2, 3, 40, 40)
@@ -163,7 +166,7 @@ def test_a_seed_drops_what_it_drops_on_one_device(ranks, sharding, rng):
     assert np.array_equal(found, want)
 
 
-LENGTHS = [0, 5, 5, 23, 24, 40]  # cu_seqlens, with an empty sequence and a short one
+LENGTHS = [0, 5, 5, 23, 24, 40]  # cu_seqlens with an empty and a short sequence
 
 
 def run_packed(rank, size, device, sharding, dtype, arrays, options):
@@ -259,8 +262,9 @@ def test_explain():
     found = {entry["algorithm"]: entry for entry in plan}
     assert set(found) == {"exchange", "all_gather", "all_to_all", "two_level"}
     assert sum(entry["chosen"] for entry in plan) == 1
-    assert found["all_to_all"]["lack"] and not found["exchange"]["lack"]  # 2 heads of k on 4 ranks
-    # Keys and values of a rank are sent to three others.
+    # all_to_all cannot divide 2 heads of k among 4 ranks.
+    assert found["all_to_all"]["lack"] and not found["exchange"]["lack"]
+    # The keys and values of a rank are passed on to three other ranks.
     assert found["exchange"]["sent_bytes"] == 3 * (65536 // 4) * 2 * (128 + 128) * 2
     assert len(found["exchange"]["steps"]) >= 4 and found["exchange"]["estimated_us"] > 0
     for options, text in (

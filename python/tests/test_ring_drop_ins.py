@@ -1,7 +1,9 @@
-"""ring-flash-attention's functions by their names. The claims of its tests are checked as equalities with one device.
+"""Tests of ring-flash-attention's functions in attend. What that project's tests print is checked here as equality with
+one device.
 
-Those tests print differences of out, lse and the gradients of qkv between `flash_attn`'s functions on the full problem
-and the ring's on the rank's rows, in bfloat16, causal, 5 heads, for each sharding, dense and packed.
+Its tests print the differences of out, lse and the gradients of qkv between `flash_attn`'s functions on the full
+problem and the ring's functions on the rank's rows. They use bfloat16, a causal mask and 5 heads, for each sharding,
+with dense and packed sequences.
 """
 
 import inspect
@@ -16,11 +18,13 @@ from attend._drop_in import StandIn
 from attend.flash_attn import flash_attn_qkvpacked_func, flash_attn_varlen_qkvpacked_func
 
 PREFIXES = {"ring_flash_attn": "contiguous", "zigzag_ring_flash_attn": "zigzag", "stripe_flash_attn": "striped"}
-TOLERANCE = {"bfloat16": 2.0**-6, "float32": 1e-5}  # relative to the largest magnitude: two roundings of bfloat16
+TOLERANCE = {"bfloat16": 2.0**-6, "float32": 1e-5}  # relative to the largest magnitude; for bfloat16, two roundings
 
 
 def forms(prefix):
-    """Returns the functions with a prefix and their q, k, v arguments, by packed form."""
+    """Returns the functions whose names have this prefix, for each packed form, with the form's arguments made from q,
+    k and v.
+    """
     return {
         "": lambda qkv, axis: (qkv.select(axis, 0), qkv.select(axis, 1), qkv.select(axis, 2)),
         "_kvpacked": lambda qkv, axis: (qkv.select(axis, 0), qkv.narrow(axis, 1, 2)),
@@ -82,7 +86,8 @@ def run_varlen(rank, size, device, prefix, form, dtype_name, causal):
     import torch
 
     sharding, dtype = PREFIXES[prefix], getattr(torch, dtype_name)
-    offsets = [0, 8, 40, 88]  # multiples of two pieces per rank, as in the tests of ring-flash-attention
+    # Each length is a multiple of twice the number of ranks, as in ring-flash-attention's tests.
+    offsets = [0, 8, 40, 88]
     cu_seqlens = torch.tensor(offsets, dtype=torch.int32, device=device)
     qkv, dout = inputs(device, dtype, 88, 3, 5, 32)
     whole = qkv.clone().requires_grad_()
@@ -174,8 +179,8 @@ def test_llama3_of_grouped_heads(ranks):
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("cu_seqlens", [[0, 7, 14, 16], [0, 16], [0, 2, 2, 16, 16], [0, 8, 16]], ids=str)
 def test_llama3_prepare(cu_seqlens, causal):
-    """Each of 8 ranks has its rows, and the keys that their sequences need. With causal, the keys end at the same
-    position as the rows.
+    """Each of 8 ranks gets its rows and the keys that the sequences of these rows need. With causal, the keys end at
+    the same position as the rows.
     """
     import torch
 
@@ -197,7 +202,9 @@ def test_llama3_prepare(cu_seqlens, causal):
 
 
 def run_dropout(rank, size, device, prefix):
-    """Drops the same entries as one device with the seed that rank 0 draws. The ranks' generators differ."""
+    """A ring with dropout drops the same entries as one device with the seed of rank 0, even if the generators of the
+    ranks differ.
+    """
     import attend
     import torch
 
@@ -218,7 +225,7 @@ def test_dropout_is_that_of_one_device(ranks, prefix):
 
 
 def test_names_and_positional_orders():
-    """The names and orders of ring-flash-attention."""
+    """The functions have ring-flash-attention's names, and the same order of positional arguments."""
     options = ["dropout_p", "softmax_scale", "causal", "window_size", "alibi_slopes", "deterministic"]
     options += ["return_attn_probs", "group"]
     lengths = ["cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k", "heads_k_stride", "local_k_slice"]
@@ -256,7 +263,7 @@ def test_llama3_refuses_what_it_cannot_place(name):
 
 
 def run_llama3_refused(rank, size, device, name):
-    """Rank 0 has an invalid argument, among those that may differ from rank to rank. The next call is valid."""
+    """Rank 0 passes an invalid value of an argument that may differ between ranks. Afterwards a valid call succeeds."""
     import torch
 
     cu_seqlens = torch.tensor([0, 5, 8 * size], dtype=torch.int32, device=device)
@@ -279,7 +286,7 @@ def run_llama3_refused(rank, size, device, name):
         wrong["local_k_slice"], name = 5, "local_k_slice"
     try:
         attention(**{name: wrong[name]})
-    except Exception as error:  # noqa: BLE001 (the ranks compare)
+    except Exception as error:  # noqa: BLE001 (the caller compares the errors of the ranks)
         text = str(error)
     else:
         text = "nothing was raised"

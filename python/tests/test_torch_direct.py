@@ -1,5 +1,5 @@
-"""The direct route of torch's tensors, which bypasses torch's dispatcher: which calls take it, and that its results are
-equal.
+"""Tests of the direct route, which calls the library without torch's dispatcher: which calls use this route, and that
+its results equal those of the operators.
 """
 
 import inspect
@@ -15,12 +15,12 @@ import attend
 import attend.torch
 from attend import _core
 
-DIRECT = "AttentionBackward"  # autograd's name for the direct route
+DIRECT = "AttentionBackward"  # name of the autograd node of the direct route
 
 
 @pytest.fixture
 def without_exchange_table(torch):
-    """Simulates a release of torch whose tensors have no table of C functions."""
+    """Simulates a release of torch whose tensors do not have DLPack's table of C functions."""
     from attend.torch import _direct
 
     _core.learn_torch(_direct.names_of_torch(has_exchange_table=False))
@@ -46,8 +46,8 @@ def test_options_are_handed_over_in_the_order_of_the_signature(torch, monkeypatc
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("return_lse", [False, True])
 def test_both_routes_give_the_same(torch, device, monkeypatch, layout, dtype, return_lse):
-    """Calls with separate options, with their named tuple, and with torch's operator."""
-    # As in a model: parts of one tensor, and a dense gradient.
+    """Results are equal if options are passed separately, as named tuples, and to torch's operator."""
+    # As in a model, q, k and v are parts of one tensor, and the gradient is dense.
     qkv = torch.randn(2, 9, 3, 9, 16, device=device, dtype=getattr(torch, dtype), requires_grad=True)
     attend.attention(*qkv.unbind(2), layout=layout)  # imports attend.torch
     results = []
@@ -69,7 +69,9 @@ def test_both_routes_give_the_same(torch, device, monkeypatch, layout, dtype, re
 
 
 def test_the_direct_route_runs_no_python(torch, device, monkeypatch):
-    """Neither pass of a usual call runs Python code. With extras both do."""
+    """In a call without extras, neither the forward nor the backward pass runs Python code. With extras both passes
+    do.
+    """
     from attend.torch import _direct, _operators
 
     if not _direct.HAS_EXCHANGE_TABLE:
@@ -87,7 +89,9 @@ def test_the_direct_route_runs_no_python(torch, device, monkeypatch):
 
 
 def test_tensors_are_read_the_same_by_either_way(torch, device, without_exchange_table, monkeypatch):
-    """Reads tensors through DLPack's table of C functions if torch has it, and through torch's public names."""
+    """Results are the same if the library reads tensors through DLPack's table of C functions and through torch's
+    public attributes.
+    """
     from attend.torch import _direct, _operators
 
     q = torch.randn(2, 70, 3, 16, device=device).transpose(1, 2).requires_grad_()
@@ -109,7 +113,7 @@ def test_tensors_are_read_the_same_by_either_way(torch, device, without_exchange
 
 
 def test_backward_may_take_the_operator_alone(torch, device):
-    """For saved tensors that a hook has changed, and without a gradient of o."""
+    """Backward uses the operator if a hook has changed the saved tensors, or if there is no gradient of o."""
     q, k, v = (torch.randn(1, 2, 8, 16, device=device, requires_grad=True) for _ in range(3))
     want = torch.autograd.grad(attend.attention(q, k, v).square().sum(), (q, k, v))
     with torch.autograd.graph.saved_tensors_hooks(lambda x: -x, lambda x: torch._neg_view(x)):
@@ -122,7 +126,9 @@ def test_backward_may_take_the_operator_alone(torch, device):
 
 
 def test_the_function_backward_takes_both_routes(torch, device, monkeypatch):
-    """The dispatcher is bypassed if it has nothing to do. Results have the same bits, and refusals are the same."""
+    """attend.backward bypasses the dispatcher if the dispatcher has nothing to do. On both routes the results have the
+    same bits, and the errors are the same.
+    """
     from attend.torch import _front
 
     q, k, v, dout = (torch.randn(1, 2, 8, 16, device=device, requires_grad=True) for _ in range(4))
@@ -158,7 +164,7 @@ def test_the_function_backward_takes_both_routes(torch, device, monkeypatch):
 
 
 def test_options_that_equal_known_ones_mean_the_same_and_others_do_not(torch, device, monkeypatch):
-    """The library caches a call's options and finds them by value and type of each number."""
+    """The library caches the options of calls. The key contains the value and the type of each number."""
     q, k, v = (torch.randn(1, 2, 8, 16, device=device) for _ in range(3))
 
     def check(**options):
@@ -174,7 +180,7 @@ def test_options_that_equal_known_ones_mean_the_same_and_others_do_not(torch, de
             check(scale=scale, causal=causal)
     for softcap in (3.0, float("3.0"), 3, 3000, 0.0, 0, True, torch.tensor(2.0), np.float64(3)):
         check(softcap=softcap)
-    for number in range(200):  # more than the library caches
+    for number in range(200):  # more options than the library caches
         check(scale=number / 64, softcap=number % 3)
     scale = torch.tensor(0.5)
     check(scale=scale)
@@ -214,7 +220,9 @@ def test_autocast_takes_the_direct_route(torch, device, inputs):
 
 
 def check_routes(torch, device):
-    """Checks the route of tensors for which torch's dispatcher would do something, and of other tensors."""
+    """Checks which route a call uses, with ordinary tensors and with tensors for which torch's dispatcher has to do
+    something.
+    """
 
     class Named(torch.Tensor):
         pass

@@ -1,6 +1,7 @@
-"""The wheel as a user gets it: its tag, and its use in an empty environment without a compiler or a toolkit.
+"""Tests the wheel as a user installs it: its tag, and its use in an empty environment without a compiler or a CUDA
+toolkit.
 
-`make test` and `make py-test` build it once (tools/wheel.py) and install it for all other tests, too.
+`make test` and `make py-test` build the wheel once (tools/wheel.py) and also install it for all other tests.
 """
 
 import json
@@ -18,8 +19,8 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SITE_PACKAGES = pathlib.Path(sysconfig.get_path("purelib"))
-OLDEST_LINUX = (2, 34)  # the promise: RHEL 9, Ubuntu 22.04, Debian 12
-DEBIAN_12 = (2, 36)  # glibc; with a newer one, the same sources require newer symbols
+OLDEST_LINUX = (2, 34)  # the oldest supported glibc: RHEL 9, Ubuntu 22.04, Debian 12
+DEBIAN_12 = (2, 36)  # glibc of Debian 12; a build on a newer glibc requires newer symbols
 WHEELS = sorted((ROOT / "build/wheel").glob("libattend-*.whl"))
 FAKE_DRIVER = ROOT / "build/release/tests/cuda/libfake_libcuda.so"
 
@@ -29,11 +30,13 @@ MAPPED = """
 with open("/proc/self/maps") as file:
     print(json.dumps(sorted({line.split(maxsplit=5)[5].strip() for line in file if ".so" in line})))
 """
-HIDING = ["/usr/bin/unshare", "-rm", "/bin/sh", "-c"]  # in a separate mount namespace
+HIDING = ["/usr/bin/unshare", "-rm", "/bin/sh", "-c"]  # runs a shell in a separate mount namespace
 
 
 def run(line, code, **environment):
-    """Returns the lines that `code` printed and the libraries that the process had loaded. PATH has no compiler."""
+    """Returns the lines that `code` printed and the libraries that the process had loaded. The process finds no
+    compiler in its PATH.
+    """
     words = [*map(str, line), "-I", "-c", f"import json\n{code}\n{MAPPED}"]
     environment = {"PATH": "/nowhere"} | environment
     done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False, timeout=120)
@@ -43,7 +46,9 @@ def run(line, code, **environment):
 
 
 def hiding(folder, python):
-    """Returns the command line of a Python that sees `folder` as empty. Skips if the system does not allow that."""
+    """Returns the command line of a Python to which `folder` appears empty. Skips the test if the system does not allow
+    this.
+    """
     if not folder.exists():
         return [python]
     if subprocess.run([*HIDING, "true"], capture_output=True, check=False).returncode:
@@ -57,7 +62,7 @@ def libraries(mapped, name):
 
 @pytest.fixture(scope="module")
 def wheel():
-    """Returns the installed wheel, because another one would not test this checkout."""
+    """Returns the path of the wheel that is installed, which must have been built from this checkout."""
     (path,) = WHEELS
     (core,) = pathlib.Path(attend.__file__).parent.glob("_core*.so")
     with zipfile.ZipFile(path) as archive:
@@ -67,7 +72,9 @@ def wheel():
 
 @pytest.fixture(scope="module")
 def empty(wheel, tmp_path_factory):
-    """Returns an environment with the wheel: python and its folder of packages. It does not even have pip."""
+    """Makes an environment that contains only the wheel and not even pip. Returns its python and its folder of
+    packages.
+    """
     folder = tmp_path_factory.mktemp("empty")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(folder / "bin/python")]
@@ -78,7 +85,7 @@ def empty(wheel, tmp_path_factory):
 
 
 def lend(packages, *names):
-    """Links these packages of the tests' environment into one that is offline."""
+    """Links packages of the tests' environment into `packages`, because they cannot be downloaded."""
     for name in names:
         if (SITE_PACKAGES / name).exists() and not (packages / name).exists():
             (packages / name).symlink_to(SITE_PACKAGES / name)
@@ -106,7 +113,9 @@ def test_it_is_one_for_all_pythons_from_3_12_on(wheel):
 
 
 def test_its_libraries_keep_their_names(wheel):
-    """A libgomp with another name would be a second OpenMP runtime besides torch's."""
+    """The wheel's libgomp must keep its name. With another name it would be a second OpenMP runtime in addition to
+    torch's.
+    """
     with zipfile.ZipFile(wheel) as archive:
         found = {name for name in archive.namelist() if re.search(r"\.so(\.\d+)*$", name)}
     (core,) = [name for name in found if name.startswith("attend/_core.")]
@@ -159,7 +168,7 @@ def test_torch_first_or_last_there_is_one_openmp_runtime(wheel, torch, first):
 
 
 def test_nvrtc_comes_from_the_packages_of_an_extra(empty, tmp_path):
-    """A fake driver replaces the GPU's. The compiler and its headers are real."""
+    """A fake library replaces the NVIDIA driver. The compiler and its headers are real."""
     if not FAKE_DRIVER.exists():
         pytest.skip(f"{FAKE_DRIVER} is not built: `make test` builds it")
     places = [*ROOT.glob(".venv-nvrtc/lib/python3*/site-packages"), SITE_PACKAGES]
@@ -169,10 +178,12 @@ def test_nvrtc_comes_from_the_packages_of_an_extra(empty, tmp_path):
     python, packages = empty
     (packages / "nvidia").mkdir()
     (packages / "nvidia/cu13").symlink_to(nvidia[0])
-    compute = "warp_wmma" if (nvidia[0] / "include/crt/mma.h").exists() else "simt"  # needs toolkit headers
+    # warp_wmma needs headers of the toolkit.
+    compute = "warp_wmma" if (nvidia[0] / "include/crt/mma.h").exists() else "simt"
     code = f"import attend\nattend.prepare(1, 1, 64, 64, dtype='f16', device='cuda', compute={compute!r})"
     own = {"ATTEND_LIBCUDA_PATH": str(FAKE_DRIVER), "ATTEND_CACHE_DIR": str(tmp_path)}
     _, mapped = run(hiding(pathlib.Path("/usr/local/cuda"), python), code, **own)
-    found = {pathlib.Path(library).resolve() for library in libraries(mapped, "nvrtc")}  # and its builtins
+    # NVRTC and its library of builtins.
+    found = {pathlib.Path(library).resolve() for library in libraries(mapped, "nvrtc")}
     assert found and all(library.is_relative_to(nvidia[0].resolve()) for library in found)
     assert [path.name.partition("_forward")[0] for path in tmp_path.rglob("*.bin")] == [compute]

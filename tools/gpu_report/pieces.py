@@ -1,7 +1,7 @@
-"""The pieces of the tests: the tests, GPUs and results of each process.
+"""Divides the GPU tests into pieces. A piece is the set of tests that one process runs.
 
-GoogleTest filters separate four kinds of tests: those that first compile kernels for the others, those that need the
-machine for themselves, those that may hang, and those of a ring, which need several GPUs.
+GoogleTest filters separate four groups of tests: tests that compile kernels which other tests also use, tests during
+which no other test may run, tests that may hang, and tests of a ring, which need several GPUs.
 """
 
 import functools
@@ -13,17 +13,18 @@ from gpu_report.process import LIMIT_S, run, say
 
 ALONE = "Alone.*"
 AHEAD = "Ahead*"
-LAST = "Last*"  # may hang
+LAST = "Last*"  # tests that may hang
 LAST_LIMIT_S = 60
-PIECES = 96  # processes of the tests, which run one after another
-AHEADS = 5  # processes that compile concurrently, each on all cores, because a single one leaves most cores idle
-RING = "NcclRing*:GpuRingOfSeveral*:GpuRingError*:RingProcesses*:*EveryWayOfMessages*:SeveralGpus*"  # needs two GPUs
+PIECES = 96  # number of processes of ordinary tests
+AHEADS = 5  # number of concurrent processes that compile kernels, because a single one leaves most cores idle
+# Tests that need two GPUs.
+RING = "NcclRing*:GpuRingOfSeveral*:GpuRingError*:RingProcesses*:*EveryWayOfMessages*:SeveralGpus*"
 MORE_GPUS = {3: "*ThreeGpus*", 4: "*FourGpus*"}  # tests of the ring that need this number of GPUs
-RINGS = 8  # concurrent processes of ring tests: a rank waits more than it computes
+RINGS = 8  # number of concurrent processes of ring tests, whose ranks wait more than they compute
 
 
 def run_part(tests, piece, shard, shards, chosen, folder, gpus, limit_s=LIMIT_S):
-    """Runs a process of the tests and returns its exit status. Its files are named by the piece."""
+    """Runs the tests of a piece in a process and returns the exit status. The names of its files contain the piece."""
     environment = {
         "CUDA_VISIBLE_DEVICES": gpus,
         "GTEST_TOTAL_SHARDS": str(shards),
@@ -39,14 +40,14 @@ def gtest_results(path):
     """Yields (name, result, failures) of every test that ran."""
     for suite in json.loads(path.read_text())["testsuites"]:
         for test in suite["testsuite"]:
-            if test.get("result") == "SUPPRESSED":  # for processes that another test starts
+            if test.get("result") == "SUPPRESSED":  # tests that only run in a process which another test starts
                 continue
             name = f"{suite['name']}.{test['name']}"
             yield name, test.get("result", ""), [f["failure"] for f in test.get("failures", [])]
 
 
 def beyond(num_gpus):
-    """Returns the tests that need more GPUs than there are."""
+    """Returns a filter of the tests that need more than `num_gpus` GPUs."""
     return [RING] if num_gpus < 2 else [name for wanted, name in MORE_GPUS.items() if wanted > num_gpus]
 
 
@@ -66,7 +67,7 @@ def names_of(tests, chosen):
 
 
 def digest_of_names(tests):
-    """Returns a digest of all test names in order, which determine the tests of each piece."""
+    """Returns a digest of all test names in order, because the names determine which tests belong to each piece."""
     return hashlib.sha256("\n".join(names_of(tests, "*")).encode()).hexdigest()[:16]
 
 
@@ -89,10 +90,10 @@ def empty_report(num_gpus, digest, tests):
 
 
 def run_piece(tests, piece, folder, num_gpus, passed):
-    """Runs one process. Returns its piece and its exit status, or None if no test of the piece is left.
+    """Runs the tests of a piece. Returns the piece and the exit status, which is None if no test of the piece is left.
 
-    passed: tests to omit. The process sees one GPU, because memory shared by host and GPU is slow in a process that
-    sees several. The ring's processes and the last one see all GPUs.
+    The tests in `passed` are omitted. The process sees only one GPU, because managed memory is slow in a process that
+    sees several. Processes of ring tests and of tests that may hang see all GPUs.
     """
     every, one = ",".join(map(str, range(num_gpus))), "0"
     shard, shards, limit_s = 0, 1, LIMIT_S
@@ -116,7 +117,7 @@ def run_piece(tests, piece, folder, num_gpus, passed):
 
 
 def take(report, piece, status, folder):
-    """Adds the results of a piece to the report."""
+    """Adds the results of a piece, which its process has written to `folder`, to the report."""
     counts, gtest = report["tests"], folder / f"gtest-{piece}.json"
     counts["missing"] = [other for other in counts["missing"] if other != piece]
     if status is None:
@@ -134,7 +135,7 @@ def take(report, piece, status, folder):
             counts["failures"].append(name)
             say(f"FAILED {name}\n{chr(10).join(why)[:1500]}")
     cases = folder / f"report-{piece}.json"
-    if cases.exists():  # absent if the process had no tests
+    if cases.exists():  # absent if the process ran no tests
         found = json.loads(cases.read_text())
         report["cases"].extend(found.pop("cases"))
         report.update(found)

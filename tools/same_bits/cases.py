@@ -1,14 +1,15 @@
-"""Random cases: every allowed pair of values of two options occurs together.
+"""Generates random cases. Every allowed pair of values of two options occurs in at least one case.
 
-A GPU compiles kernels for some options and receives the others as arguments. Compiling takes a second per kernel. The
-cases therefore come in groups that share the compiled options (KERNEL_OPTIONS) and differ in the others (call_options).
+On a GPU, attend compiles kernels for some options (KERNEL_OPTIONS) and passes all other options (call_options) to the
+kernels as arguments. Compiling takes a second per kernel. The cases of a group therefore have the same KERNEL_OPTIONS
+and differ in the other options.
 """
 
 import covering
 
-# The names are those of python/tests/problems.py, except `plain`, `varlen` and `deterministic`. Random rows rarely have
-# no option at all. `plain` therefore makes some cases without score modifications, for the fastest kernels, and some
-# simple cases, which every backend supports.
+# The names are those of python/tests/problems.py, except `plain`, `varlen` and `deterministic`. Random cases almost
+# always have some option. The option `plain` therefore adds cases without score modifications, which use the fastest
+# kernels, and simple cases, which every backend supports.
 KERNEL_OPTIONS = {
     "dtype": ["f32", "f16", "bf16"],
     "head_dims": [
@@ -36,12 +37,12 @@ KERNEL_OPTIONS = {
     "dropout_p": [0.0, 0.3],
 }
 MODIFICATIONS = ("softcap", "bias", "mask", "alibi", "sinks", "dropout_p")
-KEYWORDS = {"alibi": "alibi_slopes"}  # options with another name in calls of attend
+KEYWORDS = {"alibi": "alibi_slopes"}  # options whose argument of attend has another name
 
 
 def call_options(device):
-    """Returns options for which no kernel is compiled. Negative strides are NumPy's only; many rows are slow in float64
-    on a CPU.
+    """Returns the options for which no kernel is compiled. Only NumPy has negative strides, and a CPU gets few rows,
+    because many rows are slow in float64.
     """
     on_cpu = device == "cpu"
     return {
@@ -60,7 +61,9 @@ def is_off(value):
 
 
 def excludes(pair):
-    """Returns whether a call must not combine these options, or `plain` excludes them."""
+    """Returns whether these two option values must not occur in the same case, because attend or `plain` excludes the
+    combination.
+    """
     on = {name for name, value in pair.items() if not is_off(value)}
     if pair.get("plain") == "simple" and ("varlen" in on or "window" in pair.get("visible", {})):
         return True
@@ -72,10 +75,10 @@ def excludes(pair):
 
 
 def groups(num_cases, seed, device, dtypes, known):
-    """Returns lists of numbered cases that share kernels, `num_cases` in total; and the number of cases that cover
-    every pair.
+    """Returns a list of groups, and the number of cases that are needed to cover every pair. A group is a list of
+    numbered cases that share kernels. All groups together have `num_cases` cases.
 
-    dtypes: those that the device supports. known: names of the options that both builds have.
+    `dtypes` are the dtypes that the device supports. `known` contains the names of the options that both builds have.
     """
     kernels = {
         name: values
@@ -98,7 +101,7 @@ def groups(num_cases, seed, device, dtypes, known):
 
 
 def text(case):
-    """Returns the case in one line, without disabled options."""
+    """Returns the case as one line, without options that are disabled."""
     left_out = ("number", "plain", "visible", *(["values"] if case["values"] == "normal" else []))
     shown = {k: v for k, v in case.items() if k not in left_out and not is_off(v)} | case["visible"]
     return f"case {case['number']}: " + " ".join(f"{k}={v}" for k, v in shown.items()).replace(", ", ",")

@@ -1,4 +1,4 @@
-"""Compares two arrays bit by bit, and the answers of two builds to a case."""
+"""Compares two arrays bit by bit, and the results of two builds for a case."""
 
 import base64
 
@@ -6,7 +6,7 @@ import numpy as np
 
 
 class Result:
-    """An array as bytes with its dtype and shape."""
+    """The bytes, dtype and shape of an array."""
 
     def __init__(self, dtype, shape, content):
         self.dtype, self.shape, self.content = dtype, tuple(shape), content
@@ -29,8 +29,9 @@ class Result:
 def difference(base, new):
     """Returns None if two Results have the same bits. NaNs with the same bits are equal; 0 and -0 are not.
 
-    Otherwise returns a dict: the number of differing elements, `of` the total, the largest difference of two elements
-    (NaN if one is NaN), the largest magnitude of base's finite values, and the first differing element.
+    Otherwise returns a dict with the number of differing elements, the total number of elements (`of`), the largest
+    difference of two elements (NaN if one is NaN), the largest magnitude of base's finite values, and the first
+    differing element.
     """
     if (base.dtype, base.shape) != (new.dtype, new.shape):
         return {"kind": f"{base.dtype} {base.shape} became {new.dtype} {new.shape}"}
@@ -66,10 +67,11 @@ class Outcome:
 
     kind: "same", "refused" (both builds refused forward), "backward refused" (both refused only backward; forward's
     results are the same), or "differs".
-    differences: dicts. For a result: `result` and the fields of `difference`. For a pass that one build refused: its
-    name as `refused`, and the messages of `base` and `new`, one of them None.
+    differences: a list of dicts. For a differing result, the dict contains `result` and the fields of `difference`. For
+    a pass that only one build refused, it contains the name of the pass as `refused`, and the messages of `base` and
+    `new`, one of which is None.
     varying: results that vary between runs of one build, so they cannot be compared.
-    lines: the messages of base and new for a pass that both refused, usually the same.
+    lines: the messages of base and new for a pass that both builds refused. They are usually the same.
     """
 
     def __init__(self, base_refused, new_refused):
@@ -88,14 +90,14 @@ class Outcome:
 
 
 KINDS = ("same", "backward refused", "refused", "differs")
-REPEATS = 4  # of a call whose results may vary between runs
+REPEATS = 4  # number of repeats of a call whose results may vary between runs
 
 
 def compare(sides, message, may_vary):
     """Runs a case in both builds and compares the results.
 
-    sides: an object with ask_both, such as same_bits.sides.Sides. message: of Worker.run. may_vary: results may have
-    different bits in each run of a build.
+    `sides` is an object with a method ask_both, such as same_bits.sides.Sides. `message` is the message for Worker.run.
+    `may_vary` is True if results may have different bits in each run of a build.
     """
     base, new = sides.ask_both(*message)
     outcome = Outcome(base["refused"], new["refused"])
@@ -108,7 +110,7 @@ def compare(sides, message, may_vary):
 
 
 def varying_results(sides, message, first):
-    """Returns the results whose bits vary between runs of a build."""
+    """Runs the case again in both builds. Returns the names of the results whose bits vary between runs of a build."""
     found = set()
     for _ in range(REPEATS):
         for before, now in zip(first, sides.ask_both(*message)):

@@ -1,4 +1,4 @@
-"""Distributes groups of cases over pairs of processes and collects their outcomes."""
+"""Distributes groups of cases over pairs of processes, one process for each build, and collects the outcomes."""
 
 import collections
 import concurrent.futures
@@ -16,7 +16,7 @@ from same_bits.sides import Sides
 
 
 def describe(settings, sides):
-    """Returns the descriptions of the two builds. Ends the program if one of them was not loaded from its folder."""
+    """Returns the descriptions of the two builds. Ends the program if a build was not loaded from its folder."""
     builds = sides.ask_both("describe")
     for name, folder, build in zip(("base", "new"), (settings.base, settings.new), builds):
         if not pathlib.Path(build["file"]).resolve().is_relative_to(folder.resolve()):
@@ -25,7 +25,7 @@ def describe(settings, sides):
 
 
 def passes_of(compute, builds, error):
-    """Returns (compute of forward, compute of backward or None) for a name of --compute."""
+    """Converts a name of --compute to a pair: the backend of forward, and the backend of backward or None."""
     if compute == "auto":
         return compute, compute
     names = [name for name in builds[0]["backends"] if name in builds[1]["backends"]]
@@ -38,24 +38,26 @@ def passes_of(compute, builds, error):
 
 
 class Run:
-    """The cases of a run, each computed by every requested backend.
+    """A run of the tool, in which every requested backend computes each case.
 
-    settings: the command-line options. passes: the results of passes_of by name of --compute.
+    `settings` contains the command-line options. `passes` maps each name of --compute to the result of passes_of.
     """
 
     def __init__(self, settings, passes):
         self._settings, self._passes = settings, passes
-        self._stops = False  # a process has ended early
-        self._lock = threading.Lock()  # protects the fields below, which several threads change
+        self._stops = False  # True if a process has ended early
+        self._lock = threading.Lock()  # protects the fields below, because several threads change them
         self.counts = {name: collections.Counter() for name in passes}
-        self.varying = {name: collections.Counter() for name in passes}  # by result
-        self.lines = {name: collections.Counter() for name in passes}  # messages of refusals: base's and new's
+        self.varying = {name: collections.Counter() for name in passes}  # number of varying cases, by result
+        # The messages of refusals: those of base and of new.
+        self.lines = {name: collections.Counter() for name in passes}
         self.differing = []
 
     def all_of(self, groups, first):
-        """Runs the groups, several at a time. Raises SystemExit if a process ends early; no further case starts then.
+        """Runs the groups, several at a time. If a process ends early, no further case is started, and SystemExit is
+        raised.
 
-        first: a pair of processes. More pairs are started if needed.
+        `first` is a pair of processes that are already running. More pairs are started if needed.
         """
         s = self._settings
         num_pairs = max(1, min(s.jobs, len(groups)))
@@ -81,7 +83,7 @@ class Run:
     def _group(self, group, pairs, bar):
         if time.monotonic() > self._settings.deadline:
             return
-        sides = pairs.get()  # there is one pair for each thread
+        sides = pairs.get()  # never waits, because there is one pair for each thread
         try:
             for compute, passes in self._passes.items():
                 for case in group:
@@ -115,7 +117,9 @@ class Run:
         sys.stdout.flush()
 
     def summary(self):
-        """Yields a line for each backend, for each refusal whose message changed, and for missing cases."""
+        """Yields a line for each backend, for each refusal whose messages differ between the builds, and for missing
+        cases.
+        """
         for compute, counts in self.counts.items():
             line = ", ".join(f"{counts[kind]} {kind}" for kind in KINDS)
             more = ", ".join(f"{count} of {name}" for name, count in sorted(self.varying[compute].items()))

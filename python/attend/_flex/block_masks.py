@@ -22,9 +22,9 @@ _LISTS = (
     "q_num_blocks", "q_indices", "full_q_num_blocks", "full_q_indices",
 )  # fmt: skip
 _ORDERS = ("dq_write_order", "dq_write_order_full", "dq_kv_order", "dq_kv_order_spt")
-NO_BLOCKS = 1 << 30  # the block size of torch's mask that hides nothing
-_MOST_AT_ONCE = 1 << 24  # pairs of a row and a key that are evaluated at once
-_LEAST_ON_GPU = 1 << 24  # pairs of a mask; a smaller mask takes the CPU no longer than a GPU launch
+NO_BLOCKS = 1 << 30  # the block size of the mask that torch uses if none is given; that mask hides nothing
+_MOST_AT_ONCE = 1 << 24  # most pairs of a row and a key that are evaluated at once
+_LEAST_ON_GPU = 1 << 24  # pairs of a mask; for a smaller mask the CPU is as fast as a GPU
 
 
 _masks: weakref.WeakValueDictionary[int, BlockMask] = weakref.WeakValueDictionary()
@@ -32,8 +32,8 @@ _numbers = itertools.count()
 
 
 def _new_token(mask: BlockMask) -> torch.Tensor:
-    """Returns a tensor by which operators in graphs find the mask. Another mask therefore does not cause a
-    recompilation.
+    """Returns a tensor that contains the number of the mask. Operators in graphs find the mask by this number, so a new
+    mask causes no recompilation.
     """
     number = next(_numbers)
     _masks[number] = mask
@@ -45,18 +45,19 @@ def mask_of_token(token: torch.Tensor) -> BlockMask:
 
 
 class BlockMask(torchs.BlockMask):
-    """Which keys each row sees: `mask_mod`, and lists of blocks of BLOCK_SIZE rows and keys.
+    """Defines which keys each row sees, by `mask_mod` and by lists of blocks of BLOCK_SIZE rows and keys.
 
     A subclass of torch.nn.attention.flex_attention.BlockMask with its attributes, methods and constructors, so torch's
     flex_attention accepts it too. `create_block_mask` returns a mask whose lists are computed when they are first read,
-    because attend does not need them. `from_kv_blocks(kv_num_blocks, kv_indices, ...)` makes a mask from lists: in a
-    listed block mask_mod decides, a full block is seen entirely, and other blocks are hidden. Batch and head index the
-    lists modulo the lists' extents, as in torch's kernels. mask_mod receives the batch and head of the call.
+    because attend does not need them. `from_kv_blocks(kv_num_blocks, kv_indices, ...)` makes a mask from lists:
+    mask_mod decides the pairs of a listed block, all pairs of a block that is listed as full are seen, and all other
+    blocks are hidden. Batch and head index the lists modulo the lists' sizes, as in torch's kernels. mask_mod receives
+    the batch and head of the call.
     """
 
-    _token: torch.Tensor  # key of this mask in _masks
-    _asks_for_gradients = False  # of a mask without lists: whether a captured tensor requires grad
-    _unlisted: Optional[dict[str, Any]]  # the inputs from which the lists are computed; None: the lists exist
+    _token: torch.Tensor  # a tensor with the key of this mask in _masks
+    _asks_for_gradients = False  # whether a captured tensor requires grad; set only for a mask without lists
+    _unlisted: Optional[dict[str, Any]]  # the inputs from which the lists are computed, or None if the lists were given
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._unlisted = None
@@ -83,7 +84,7 @@ class BlockMask(torchs.BlockMask):
         return copy
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Also called for copies, each of which gets its own token."""
+        """Restores the state. Copies are made by this function too, so each copy gets a new token."""
         self.__dict__.update({**state, "_token": _new_token(self)})
 
     def __getattr__(self, name: str) -> Any:
@@ -96,7 +97,7 @@ class BlockMask(torchs.BlockMask):
 
     def __setattr__(self, name: str, value: Any) -> None:
         if self.__dict__.get("_unlisted") and (name == "mask_mod" or name in _LISTS):
-            self._make_lists()  # from the function with which the mask was made
+            self._make_lists()  # the lists must come from the mask_mod with which the mask was made
             self._unlisted = None
         super().__setattr__(name, value)
 
@@ -124,7 +125,7 @@ class BlockMask(torchs.BlockMask):
     def __repr__(self) -> str:
         if "kv_num_blocks" in self.__dict__:
             return super().__repr__()
-        # does not make the lists of a long mask for a debugger
+        # A debugger may print a long mask, so this does not make its lists.
         name = getattr(self.mask_mod, "__name__", self.mask_mod)
         return f"BlockMask(shape={self.shape}, BLOCK_SIZE={self.BLOCK_SIZE}, mask_mod={name})"
 
@@ -149,12 +150,12 @@ class BlockMask(torchs.BlockMask):
             if isinstance(moved.__dict__.get(name), torch.Tensor):
                 moved.__dict__[name] = moved.__dict__[name].to(device)
         if moved._unlisted and self in _known:
-            _known[moved] = _known[self]  # with the values of captured tensors at the time the mask was made
+            _known[moved] = _known[self]  # keeps the values that captured tensors had when the mask was made
         return moved
 
 
 def _lists(blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns the number of listed blocks in each row, and block indices with the listed ones first."""
+    """Returns for each row the number of listed blocks, and all block indices with the listed ones first."""
     order = torch.argsort(blocks.to(torch.int8), dim=-1, descending=True, stable=True)
     return blocks.sum(-1).to(torch.int32), order.to(torch.int32).contiguous()
 
@@ -192,7 +193,7 @@ class _Known:
     """Data derived from a mask with these `parts`.
 
     The parts are held by weak references. A mask_mod often references an object that holds the mask, and an entry of
-    _known must not keep such an object alive.
+    `_known` must not keep that object alive.
     """
 
     def __init__(
@@ -291,7 +292,7 @@ def _tiles(known: _Known, size: tuple[int, int, int, int]) -> Tiles:
 
 
 def _made_near(captures: dict[str, torch.Tensor], text: str, size: tuple[int, int, int, int]) -> Tiles:
-    """Makes a large mask on the GPU of its captures. Uses the CPU for a small mask or for a text that GPUs do not
+    """Makes a large mask on the GPU of its captures. The CPU makes a small mask, and a mask whose text GPUs do not
     support.
     """
     batch, heads, rows, keys = size
@@ -301,7 +302,7 @@ def _made_near(captures: dict[str, torch.Tensor], text: str, size: tuple[int, in
             return make_block_mask(
                 text, rows, keys, batch=batch, num_heads=heads, captures=captures, device=devices.pop()
             )
-        except Error:  # unsupported text, no GPU memory or no compiler: the CPU makes the mask or reports the error
+        except Error:  # unsupported text, no GPU memory or no compiler: use the CPU, which may report the error
             pass
     here = {name: x.cpu() for name, x in captures.items()}
     return make_block_mask(text, rows, keys, batch=batch, num_heads=heads, captures=here)
@@ -313,7 +314,7 @@ def _parts(mask: torchs.BlockMask) -> tuple[Any, ...]:
 
 
 def _versions(parts: tuple[Any, ...]) -> tuple[int, ...]:
-    """Returns the number of in-place changes of each tensor."""
+    """Returns how often each tensor was changed in place."""
     return tuple(0 if x.is_inference() else x._version for x in parts if isinstance(x, torch.Tensor))
 
 
@@ -326,7 +327,9 @@ def _traced(mask: torchs.BlockMask) -> tuple[Traced, list[torch.Tensor]]:
 
 
 def of_lists(table: torch.Tensor, mask: torchs.BlockMask) -> Callable[..., Any]:
-    """Returns a mask_mod that combines the mask's lists, given as `table`, with its mask_mod."""
+    """Returns a mask_mod that combines the mask's lists with its mask_mod. `table` is the result of
+    `table_of_blocks`.
+    """
     batch, heads, *_ = table.shape
     block_size, mask_mod = mask.BLOCK_SIZE, mask.mask_mod
     if mask_mod is None:
@@ -345,7 +348,9 @@ def of_lists(table: torch.Tensor, mask: torchs.BlockMask) -> Callable[..., Any]:
 
 
 def table_of_blocks(mask: torchs.BlockMask) -> torch.Tensor:
-    """Returns i32 (B, H, blocks of rows, blocks of keys): 0 not listed, 1 listed, 2 listed as full."""
+    """Returns i32 (B, H, blocks of rows, blocks of keys): 0 for a block that is not listed, 1 for a listed block, 2 for
+    a block that is listed as full.
+    """
     num_keys = -(-mask.seq_lengths[1] // mask.BLOCK_SIZE[1])
     num_rows = -(-mask.seq_lengths[0] // mask.BLOCK_SIZE[0])
     table: Any = None
@@ -355,7 +360,7 @@ def table_of_blocks(mask: torchs.BlockMask) -> torch.Tensor:
             continue
         num_blocks, indices = (x.detach().to(torch.int64) for x in (num_blocks, indices))
         is_listed = torch.arange(indices.shape[-1], device=indices.device) < num_blocks[..., None]
-        # entries after the count have no meaning
+        # The entries of `indices` after the first num_blocks have no meaning.
         columns = torch.where(is_listed, indices, num_keys).clamp(0, num_keys)
         found = torch.zeros(*indices.shape[:-1], num_keys + 1, dtype=torch.int32, device=indices.device)
         found = found.scatter(-1, columns, state)[..., :num_keys]

@@ -1,4 +1,6 @@
-"""Scalar expressions and their text in the language of docs/custom_scores.md. Equal expressions are the same object."""
+"""Builds scalar expressions and converts them to text in the language of docs/custom_scores.md. Equal expressions are
+the same object.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +11,13 @@ from typing import Any, Optional, TypeVar, Union
 
 BOOL, INT, FLOAT = "bool", "int", "float"
 MOST_INT = 2**31 - 1
-_DEEPEST = 12  # maximum nesting depth in one line; a node adds up to 4 brackets, and the parser allows 200 levels
+_DEEPEST = 12  # maximum nesting depth in one line; a node adds up to 4 brackets; the parser allows 200 levels
 
 Number = Union[bool, int, float]
 
 
 class NotSaidError(Exception):
-    """The reason why an operator with these arguments has no expression."""
+    """Raised if an operator has no expression for these arguments. The message is the reason."""
 
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -35,7 +37,7 @@ def registrar(table: dict[str, Function]) -> Callable[..., Callable[[Function], 
 
 
 class Expression:
-    """A node. `low` and `high` are bounds of an integer, or None if unknown."""
+    """A node of an expression. `low` and `high` are bounds of an integer value, or None if unknown."""
 
     __slots__ = ("args", "high", "kind", "low", "place", "type", "value")
 
@@ -43,7 +45,7 @@ class Expression:
         self, kind: str, value: Any, args: tuple[Expression, ...], type: str, low: Optional[int], high: Optional[int]
     ) -> None:
         self.kind = kind  # "constant", "variable", "load", "operation" or "wrap"
-        self.value = value  # the number, the name, the source, the text with a {} for each operand, or the extent
+        self.value = value  # by kind: the number, the name, the source, the text with a {} for each operand, the extent
         self.args = args
         self.type = type
         self.low = low
@@ -56,7 +58,7 @@ class Expression:
 
 
 class Builder:
-    """Makes expressions. A number as an operand becomes a constant."""
+    """Makes expressions. An operand that is a number becomes a constant."""
 
     def __init__(self) -> None:
         self._known: dict[Any, Expression] = {}
@@ -65,7 +67,7 @@ class Builder:
         self, kind: str, value: Any, args: tuple[Expression, ...], type: str, low: Optional[int] = None,
         high: Optional[int] = None,
     ) -> Expression:  # fmt: skip
-        named = value.hex() if isinstance(value, float) else value  # distinguishes -0.0 from 0.0
+        named = value.hex() if isinstance(value, float) else value  # hex() distinguishes -0.0 from 0.0
         key = (kind, named, type, *(id(x) for x in args))
         found = self._known.get(key)
         if found is None:
@@ -79,7 +81,7 @@ class Builder:
         if isinstance(x, bool):
             return self._add("constant", x, (), BOOL, int(x), int(x))
         if not isinstance(x, float) and hasattr(x, "__index__"):
-            n = operator.index(x)  # specialises a compiler's symbol to a number
+            n = operator.index(x)  # converts a compiler's symbolic integer to a number
             return self._add("constant", n, (), INT, n, n)
         return self._add("constant", float(x), (), FLOAT)
 
@@ -91,7 +93,9 @@ class Builder:
         return self._add("load", source, subscripts, type)
 
     def wrap(self, subscript: Expression, extent: int) -> Expression:
-        """Returns a subscript that counts from the end if it is negative."""
+        """Returns the subscript as Python interprets it: a negative one counts from the end of a dimension of size
+        `extent`.
+        """
         if subscript.low is not None and subscript.low >= 0:
             return subscript
         return self._add("wrap", operator.index(extent), (subscript,), INT)
@@ -131,7 +135,8 @@ class Builder:
             return tuple(self.as_float(x) for x in found)
         return tuple(_checked(self.as_int(x)) for x in found)
 
-    # Arithmetic. Two integer constants are folded here, because subscripts of views consist of such sums.
+    # Arithmetic. Operations on two integer constants are computed here, because subscripts of views contain many of
+    # them.
 
     def add(self, a: Union[Expression, Number], b: Union[Expression, Number]) -> Expression:
         a, b = self.alike(a, b)
@@ -190,7 +195,7 @@ class Builder:
         return self.operation("(-{})", a, type=a.type)
 
     def call(self, name: str, *operands: Union[Expression, Number]) -> Expression:
-        """Calls a function of floats."""
+        """Returns the call of a function of the language, such as exp, with operands converted to floats."""
         floats = [self.as_float(x) for x in operands]
         return self.operation(f"{name}({', '.join('{}' for _ in floats)})", *floats, type=FLOAT)
 
@@ -250,8 +255,8 @@ def _checked(x: Expression) -> Expression:
 def _fitting(
     ends: list[tuple[Optional[int], Optional[int]]], compute: Callable[[int, int], int]
 ) -> tuple[Optional[int], Optional[int]]:
-    """Returns the smallest and largest result, or None for both if an end is unknown or overflows, because integers
-    wrap.
+    """Returns the smallest and largest result of `compute` over the ranges `ends`. Both are None if a bound is unknown,
+    or if a result overflows, because integers then wrap around.
     """
     found = [compute(x, y) for x, y in ends if x is not None and y is not None]
     if len(found) < len(ends) or min(found) < -(2**31) or max(found) > MOST_INT:
@@ -260,7 +265,7 @@ def _fitting(
 
 
 def reachable(root: Expression) -> list[Expression]:
-    """Returns all nodes below `root`, operands first."""
+    """Returns `root` and all nodes below it, operands before the nodes that use them."""
     found: dict[int, Expression] = {}
     waiting = [root]
     while waiting:
@@ -272,7 +277,9 @@ def reachable(root: Expression) -> list[Expression]:
 
 
 def text_of(root: Expression, names: dict[Any, str], keeps_wraps: bool = True) -> str:
-    """Returns the function's text. `names` are those of the load sources. `keeps_wraps`: subscripts may be negative."""
+    """Returns the function's text. `names` maps load sources to names. If `keeps_wraps` is False, the text assumes that
+    no subscript is negative.
+    """
     nodes = reachable(root)
     uses = dict.fromkeys((x.place for x in nodes), 0)
     for x in nodes:

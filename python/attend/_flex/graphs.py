@@ -1,9 +1,9 @@
 """Score and mask functions inside the graphs of torch.compile and torch.export.
 
-A compiler traces the caller's function itself, with all the tensors that the function reaches. The score and the
-positions are `Symbol`s, tensors without elements whose operators are recorded as expressions. The recording takes place
-whenever that part of the graph runs, which happens while a compiler makes kernels and not afterwards. `_scored`
-translates the recorded expressions into a text, and calls an operator with this text and the tensors that it reads.
+A compiler traces the caller's function, including all tensors that the function uses. The score and the positions are
+passed as `Symbol`s: tensors without elements, which record the operators that are applied to them as expressions. This
+part of the graph runs, and records, only while the compiler generates code. `_scored` translates the recorded
+expressions into a text, and calls an operator with this text and the tensors that the text reads.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ from attend.torch import _flex_operators, _score
 
 
 class Symbol(torch.Tensor):
-    """A tensor whose elements are expressions of `recorder`. `token` is the inner tensor that compilers see."""
+    """A tensor whose elements are expressions of `recorder`. `token` is the inner tensor with which compilers represent
+    the Symbol.
+    """
 
     recorder: GraphRecorder
     token: torch.Tensor
@@ -52,7 +54,7 @@ class Symbol(torch.Tensor):
         return symbol.recorder.__torch_dispatch__(func, types, args, kwargs)
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
-        return f"Symbol({tuple(self.shape)}, {self.dtype})"  # torch's version would read the elements
+        return f"Symbol({tuple(self.shape)}, {self.dtype})"  # torch's __repr__ would read the elements
 
     def __tensor_flatten__(self) -> Any:
         return ["token"], (tuple(self.shape), self.dtype, self.recorder)
@@ -64,9 +66,7 @@ class Symbol(torch.Tensor):
 
 
 class GraphRecorder(Recorder):
-    """The recorder that Symbols call. Operators on ordinary tensors stay in the graph; it records only its own
-    reshapes.
-    """
+    """Records the operators that are applied to Symbols. Operators on ordinary tensors stay in the graph."""
 
     def __init__(self, argument: str, token: torch.Tensor) -> None:
         super().__init__(argument, ())
@@ -79,7 +79,7 @@ class GraphRecorder(Recorder):
         return made
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        # autograd saves tensors with detach; a detach in the user's function becomes `_detached`
+        # This detach comes from autograd, which saves tensors. A detach in the user's function becomes `_detached`.
         if func is torch.ops.aten.detach.default:
             return self.symbol(self._lanes_of(args[0]))
         if self.asks_for_gradients and not torch.is_grad_enabled():
@@ -93,7 +93,7 @@ class GraphRecorder(Recorder):
         return made
 
     def _made(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Returns a Symbol with one number, which is all that such a factory can make."""
+        """Returns the Symbol of a factory such as ones_like, all of whose elements are one number."""
         plain = lambda x: torch.empty((), dtype=x.dtype)
         with _disable_current_modes():
             shape = self._on_meta(func, args, kwargs).shape
@@ -103,7 +103,7 @@ class GraphRecorder(Recorder):
         return self.symbol(Lanes(shape, x.dtype, lambda _: number))
 
     def _on_meta(self, func: Any, args: Any, kwargs: Any) -> Any:
-        with _disable_current_modes():  # active modes would add the operator to the graph
+        with _disable_current_modes():  # otherwise active modes would add the operator to the graph
             return super()._on_meta(func, args, kwargs)
 
     def forget(self) -> None:
@@ -117,8 +117,8 @@ class GraphRecorder(Recorder):
 def can_follow() -> bool:
     """Returns whether calls can be part of the graph.
 
-    Exporters run a function's operators above autograd, which accepts no tensor subclasses there. Transforms of
-    torch.func cannot derive the operators.
+    They cannot under torch.export, which runs the function's operators above autograd, where tensor subclasses are not
+    supported. They also cannot under transforms of torch.func, for which the operators have no derivative.
     """
     return not is_exporting() and not _score.has_transforms()
 
@@ -146,7 +146,7 @@ def computed(
 
 
 def _tiles_inside(block_mask: Any, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-    """Makes the tiles of a torch mask, which may have been made in the graph."""
+    """Makes attend's tiles of a torch mask, inside the graph. The mask may have been made in the same graph."""
     check_lengths(block_mask, query.shape[2], key.shape[2])
     table = table_of_blocks(block_mask)
     variables = _variables("mask_mod", query)
@@ -160,7 +160,9 @@ def _followed(function: Callable[..., Any], variables: tuple[Symbol, ...]) -> An
 
 
 def make_block_mask(mask_mod: Callable[..., Any], shape: Any, block_size: Any, device: torch.device) -> Any:
-    """Makes torch's mask inside a graph. All blocks are listed as partial, so mask_mod alone decides."""
+    """Makes a torch mask inside a graph. All blocks are listed as partial, so mask_mod alone decides which pairs are
+    seen.
+    """
     batch, heads, rows, keys = shape
     num_rows, num_keys = -(-rows // block_size[0]), -(-keys // block_size[1])
     count = torch.full((batch, heads, num_rows), num_keys, dtype=torch.int32, device=device)
@@ -226,7 +228,7 @@ def _scored(
     function = _noted(score, result)
     try:
         text, captures = text_and_captures(function, (), query, key)
-    except ArgumentError as error:  # Dynamo breaks its graph only on a NotImplementedError
+    except ArgumentError as error:  # Dynamo breaks the graph here only for a NotImplementedError
         raise UnsupportedError(str(error)) from None
     _refuse_subclasses(query, key, value, *captures.values())
     o, lse, _ = _flex_operators.forward(query, key, value, list(captures.values()), text, mask, tiles, scale)
@@ -243,7 +245,7 @@ def _masked(
 
 
 def substitute(function: Callable[..., Any], inside: Callable[..., Any]) -> None:
-    """Makes compilers trace `inside` instead of `function`. Must be called before they look up `function`."""
+    """Makes compilers trace `inside` instead of `function`. Must be called before a compiler looks up `function`."""
     if function not in _substituted:
         _substituted.add(function)
         for node in (_variables, _detached, _tiled, _scored, _masked):
@@ -253,7 +255,7 @@ def substitute(function: Callable[..., Any], inside: Callable[..., Any]) -> None
 
 _substituted: set[Callable[..., Any]] = set()
 
-# The same as torch.compiler.assume_constant_result, which would import the compiler (seconds). A compiler calls these
-# functions instead of tracing them.
+# With this attribute a compiler calls these functions instead of tracing them. torch.compiler.assume_constant_result
+# sets the same attribute, but imports the compiler, which takes seconds.
 can_follow._dynamo_marked_constant = True  # type: ignore[attr-defined]
 is_exporting._dynamo_marked_constant = True  # type: ignore[attr-defined]

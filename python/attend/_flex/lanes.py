@@ -1,4 +1,6 @@
-"""Tensors in a traced function: a shape, and the expression of each element. Views map subscripts to subscripts."""
+"""Represents tensors in a traced function by a shape and the expression of each element. Views map subscripts to
+subscripts.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ import torch
 from attend._flex.expressions import BOOL, FLOAT, INT, Builder, Expression, NotSaidError, registrar
 
 Subscripts = tuple[Expression, ...]
-MOST_TERMS = 256  # maximum number of unrolled elements of an operation
+MOST_TERMS = 256  # maximum number of elements over which an operation, such as a sum, is unrolled
 _NARROW = {torch.uint8: (255, 0), torch.int8: (255, 128), torch.int16: (65535, 32768)}
 _INTEGERS = (torch.int32, torch.int64, *_NARROW)
 _FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
@@ -30,7 +32,9 @@ def type_of(dtype: torch.dtype) -> str:
 
 
 def converted(b: Builder, x: Expression, dtype: torch.dtype) -> Expression:
-    """Converts to an element of this dtype: integers narrower than 32 bits wrap; floats are not rounded."""
+    """Converts an expression to an element of this dtype. Integers narrower than 32 bits wrap around. Floats are not
+    rounded.
+    """
     wanted = type_of(dtype)
     if wanted == BOOL:
         return b.as_bool(x)
@@ -49,7 +53,9 @@ def converted(b: Builder, x: Expression, dtype: torch.dtype) -> Expression:
 
 
 class Lanes:
-    """`at` returns the expression of the element with the given subscripts, one for each dimension of `shape`."""
+    """A tensor in a traced function. `at` returns the expression of the element at the given subscripts, one for each
+    dimension of `shape`.
+    """
 
     __slots__ = ("at", "dtype", "shape")
 
@@ -179,11 +185,11 @@ def reshaped(b: Builder, x: Lanes, size: Sequence[int], *_: Any) -> Lanes:
     return Lanes(shape, x.dtype, at)
 
 
-# Subscripts that are tensors
+# Indexing with tensors
 
 
 def wrapped(b: Builder, i: Expression, size: int) -> Expression:
-    """Converts a subscript that counts from the end if it is negative, as in torch."""
+    """Returns the subscript as torch interprets it: a negative one counts from the end."""
     if i.is_constant:
         if not -size <= i.value < size:
             raise IndexError(f"index {i.value} is out of bounds for dimension with size {size}")
@@ -192,7 +198,9 @@ def wrapped(b: Builder, i: Expression, size: int) -> Expression:
 
 
 def indexed(b: Builder, x: Lanes, subscripts: Sequence[Any]) -> Lanes:
-    """Returns x[subscripts]. A subscript is None for an entire dimension, or Lanes of integers, which broadcast."""
+    """Returns x[subscripts]. A subscript is None, which selects an entire dimension, or Lanes of integers, which
+    broadcast.
+    """
     given = {d: s for d, s in enumerate(subscripts) if s is not None}
     for s in given.values():
         if type_of(s.dtype) != INT or s.dtype == torch.uint8:
@@ -200,7 +208,7 @@ def indexed(b: Builder, x: Lanes, subscripts: Sequence[Any]) -> Lanes:
     common = torch.broadcast_shapes(*(s.shape for s in given.values()))
     places = sorted(given)
     is_together = places[-1] - places[0] == len(places) - 1
-    front = places[0] if is_together else 0  # position at which torch inserts the dimensions of the subscripts
+    front = places[0] if is_together else 0  # index at which torch inserts the dimensions of the subscripts
     whole = [d for d in range(len(x.shape)) if d not in given]
     rest = [x.shape[d] for d in whole]
     shape = (*rest[:front], *common, *rest[front:])
@@ -234,7 +242,7 @@ def embedding(b: Builder, weight: Lanes, index: Lanes) -> Lanes:
 
 
 def among(b: Builder, x: Lanes, tested: Lanes, assume_unique: bool = False, invert: bool = False) -> Lanes:
-    """Returns for each element whether it equals one of the `tested` elements."""
+    """Returns bools: whether each element of x equals one of the `tested` elements."""
     others = _each(b, tested)
 
     def compute(e: Expression) -> Expression:
@@ -255,7 +263,9 @@ def bucket(
     side: Any = None,
     sorter: Any = None,
 ) -> Lanes:
-    """Returns for each element the number of ascending edges below it, or with `right` at or below it."""
+    """Returns for each element of x the number of edges that are smaller, or with `right` smaller or equal. The edges
+    are in ascending order.
+    """
     if len(edges.shape) != 1 or sorter is not None:
         raise NotSaidError("edges other than one ascending row")
     sign = "<=" if right or side == "right" else "<"

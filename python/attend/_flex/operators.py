@@ -1,7 +1,8 @@
-"""torch's element-wise operators as expressions. A handler takes the builder, then the operator's arguments.
+"""Translates torch's element-wise operators into expressions. A handler is a function of the builder and the operator's
+arguments.
 
-If the language of docs/custom_scores.md and torch differ, the expression follows torch. This affects integer shifts and
-powers, floor division of floats, slopes of relu and clamp at their ends, and remainders of fmod.
+If the language of docs/custom_scores.md and torch differ, the expression follows torch. They differ in integer shifts
+and powers, floor division of floats, derivatives of relu and clamp at their bounds, and remainders of fmod.
 """
 
 from __future__ import annotations
@@ -77,7 +78,8 @@ def _floor_divide(b: Builder, x: Any, y: Any) -> Expression:
     x, y = b.alike(x, y)
     if x.type == INT:
         return b.floor_divide(x, y)
-    # The rounded quotient of two floats may reach the next whole number. The remainder is exact.
+    # The quotient of two floats may be rounded up to the next whole number. The remainder is exact, so it is subtracted
+    # first.
     whole = b.call("round", b.divide(b.subtract(x, b.remainder(x, y)), y))
     if y.is_constant and y.value != 0:
         return whole
@@ -116,7 +118,7 @@ def _frac(b: Builder, x: Any) -> Expression:
 
 @handles("expm1")
 def expm1(b: Builder, x: Any) -> Expression:
-    """Returns tanh(x / 2) (exp(x) + 1), which is accurate near 0 as well."""
+    """Returns tanh(x / 2) (exp(x) + 1), which equals exp(x) - 1 and is also accurate near 0."""
     return b.multiply(b.call("tanh", b.multiply(x, 0.5)), b.add(b.call("exp", x), 1.0))
 
 
@@ -138,7 +140,8 @@ def _sinh(b: Builder, x: Any) -> Expression:
 @handles("pow")
 def _pow(b: Builder, x: Any, y: Any) -> Expression:
     x, y = b.of(x), b.of(y)
-    if y.is_constant and y.value in (1, 2, 3, 4, 8):  # faster than pow, and correct for negative bases
+    # Multiplications are faster than pow, and correct for negative bases.
+    if y.is_constant and y.value in (1, 2, 3, 4, 8):
         result, times = x, int(y.value)
         for _ in range(times.bit_length() - 1):
             result = b.multiply(result, result)
@@ -157,7 +160,7 @@ def _hypot(b: Builder, x: Any, y: Any) -> Expression:
 
 
 def root(b: Builder, x: Expression) -> Expression:
-    """Returns the square root of a sum of squares. The slope at 0 is 0, as in torch's norms."""
+    """Returns the square root of x, a sum of squares. Its derivative at 0 is 0, as in torch's norms."""
     return b.select(b.compare("==", x, 0.0), 0.0, b.call("sqrt", x))
 
 
@@ -172,7 +175,7 @@ def _fmax(b: Builder, x: Any, y: Any) -> Expression:
 
 
 def _of_numbers(b: Builder, x: Any, y: Any, result: Expression) -> Expression:
-    """Returns the other operand if one is NaN."""
+    """Returns `result`, or the other operand if x or y is NaN."""
     x, y = b.alike(x, y)
     return b.select(isnan(b, x), y, b.select(isnan(b, y), x, result))
 
@@ -185,7 +188,7 @@ def _clamp(b: Builder, x: Any, min: Any = None, max: Any = None) -> Expression:
             continue
         if b.alike(result, bound)[0].type == INT:
             result = b.greatest(result, bound) if is_low else b.least(result, bound)
-        else:  # at a bound the slope is 1; max() and min() would make it 1/2
+        else:  # at a bound the derivative is 1; with max() and min() it would be 1/2
             result = b.select(b.compare("<" if is_low else ">", result, bound), bound, result)
     return result
 
@@ -232,7 +235,7 @@ def _bitwise_not(b: Builder, x: Any) -> Expression:
 
 
 def _count(b: Builder, y: Any) -> tuple[Expression, bool]:
-    """Returns the count of a shift, and whether it is certainly between 0 and 31."""
+    """Returns the number of bits of a shift, and whether it is known to be between 0 and 31."""
     y = b.as_int(y)
     return y, y.low is not None and y.low >= 0 and y.high is not None and y.high <= 31
 
@@ -254,7 +257,9 @@ def _right_shift(b: Builder, x: Any, y: Any) -> Expression:
 
 
 def _guarded(b: Builder, count: Expression, shifted: Expression, beyond: Expression) -> Expression:
-    """Handles counts outside 0 to 31, for which torch returns only the sign bit. The language shifts modulo 32."""
+    """Returns `shifted` for counts from 0 to 31, and `beyond`, torch's result, for all other counts. The language would
+    shift modulo 32.
+    """
     return b.select(b.either(b.compare("<", count, 0), b.compare(">", count, 31)), beyond, shifted)
 
 

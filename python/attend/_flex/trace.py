@@ -1,4 +1,4 @@
-"""Translates a torch function of a score, or of a row and a key, into the language of docs/custom_scores.md.
+"""Translates a torch function (a score_mod or mask_mod) into the language of docs/custom_scores.md.
 
 The function runs once on tensors without dimensions. A dispatch mode intercepts every operator. An operator that
 depends on the score or the positions becomes an expression and is never computed. An operator that depends only on
@@ -20,7 +20,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map_only
 
-import attend._flex.activations  # noqa: F401  (registers its operators)
+import attend._flex.activations  # noqa: F401  (the import registers the module's operators)
 from attend._errors import UnsupportedError
 from attend._flex import lanes, reductions
 from attend._flex.expressions import FLOAT, Builder, Expression, NotSaidError, reachable
@@ -36,7 +36,7 @@ _GYMS_TANH = "approx::tanh"  # attention-gym's fast tanh for GPUs
 _FACTORIES = {"new_ones", "new_zeros", "new_full", "ones_like", "zeros_like", "full_like"}
 _READS = {"_local_scalar_dense", "is_nonzero", "item", "equal", "allclose"}
 _MOST_DIMENSIONS = 4
-_MOST_BLOCKS = 1 << 20  # number of blocks of a tensor up to which the library knows the bounds of its rows
+_MOST_BLOCKS = 1 << 20  # most elements of a tensor for which the library computes bounds by block
 _TILE = 64
 _REDUCTIONS = {*reductions.COMBINE, "dot", "mv", "mm", "bmm", "linalg_vector_norm", "norm"}
 _CHEAP_VIEWS = {"select", "slice", "unsqueeze", "squeeze", "expand", "permute", "transpose", "t"}
@@ -45,7 +45,9 @@ _CHEAP_VIEWS = {"select", "slice", "unsqueeze", "squeeze", "expand", "permute", 
 def trace(
     argument: str, function: Callable[..., Any], given: Sequence[torch.Tensor], device: torch.device, dtype: torch.dtype
 ) -> Traced:
-    """Traces a function. `argument`: a key of VARIABLES. `given`: the captured tensors that are already known."""
+    """Traces a function. `argument` is a key of VARIABLES. `given` contains the captured tensors that are already
+    known.
+    """
     recorder = Recorder(argument, given)
     arguments = []
     for name in VARIABLES[argument]:
@@ -54,7 +56,7 @@ def trace(
         recorder.keep(x, Lanes((), x.dtype, lambda _, variable=variable: variable))  # type: ignore[misc]
         arguments.append(x)
     recorder.asks_for_gradients = torch.is_grad_enabled()
-    # The steps are recorded without autocast, because they also run again without it.
+    # The steps are recorded without autocast, because later calls also run them without it.
     with (
         torch.autocast(device.type, enabled=False),
         torch.no_grad(),
@@ -81,12 +83,13 @@ class Recorder(TorchDispatchMode):
         self.extents: list[Extent] = []
         self._views: dict[Source, tuple[str, Any, Any]] = {}
         self._reshapes: dict[tuple[Source, tuple[int, ...]], Source] = {}
-        self.is_lasting = True  # False: the text depends on values that no key contains
+        self.is_lasting = True  # False if the text depends on values that are not part of the cache key
         self.asks_for_gradients = False
         self._argument = argument
         self._lanes: dict[int, Lanes] = {}
         self._sources: dict[int, Source] = {}
-        self._alive: list[torch.Tensor] = []  # keeps the tensors alive, so that ids stay unique
+        # References to tensors that are known by id(), so that their ids stay unique.
+        self._alive: list[torch.Tensor] = []
         for n, x in enumerate(given):
             self._sources.setdefault(id(x), Source("capture", n))
 
@@ -105,7 +108,7 @@ class Recorder(TorchDispatchMode):
         self.constants.append(x)
 
     def _source(self, x: torch.Tensor) -> Source:
-        if id(x) not in self._sources:  # a tensor that the key did not include
+        if id(x) not in self._sources:  # a tensor that is not part of the cache key
             self.is_lasting = False
             self._name(x, Source("capture", len(self.captures)))
             self.captures.append(x)
@@ -119,13 +122,14 @@ class Recorder(TorchDispatchMode):
             type_of(x.dtype)
             number = b.of(x.item())
             return Lanes((), x.dtype, lambda _: number)
-        if source in self._views:  # a text may read only few tensors, so views of one tensor are read through it
+        if source in self._views:  # a text may read only few tensors, so it reads a view through the original tensor
             name, args, kwargs = self._views[source]
             return lanes.VIEWS[name](b, self._lanes_of(args[0]), *args[1:], **kwargs)
         if x.dim() > _MOST_DIMENSIONS:
             rest = x.shape[1 - _MOST_DIMENSIONS :]
             first = math.prod(x.shape[: 1 - _MOST_DIMENSIONS])
-            flat = torch.empty((first, *rest), dtype=x.dtype, device="meta")  # represents the result of the step
+            # Stands for the result of the reshape step.
+            flat = torch.empty((first, *rest), dtype=x.dtype, device="meta")
             self._name(flat, self._reshaped(source, tuple(flat.shape)))
             return lanes.reshaped(b, self._lanes_of(flat), x.shape)
         type_of(x.dtype)
@@ -135,8 +139,9 @@ class Recorder(TorchDispatchMode):
     def _load(self, x: torch.Tensor, source: Source, i: Subscripts) -> Expression:
         b = self.builder
         if self._argument == "mask_mod" and _is_block(i) and x.numel() <= _MOST_BLOCKS:
-            # The library knows the value of an element if its subscripts are constant within a tile. For the last
-            # dimension it knows 64 elements together. A new last dimension of extent 1 is therefore added.
+            # While it makes a mask, the library computes bounds for a load whose subscripts are constant within a tile.
+            # In the last dimension its bounds cover 64 elements together. A new last dimension of size 1 makes the
+            # bounds of single elements exact.
             shape = (*x.shape, 1)
             if len(shape) > _MOST_DIMENSIONS:
                 self.extents += [(tuple(x.shape), dim, i[dim].value) for dim in (0, 1) if i[dim].kind == "variable"]
@@ -146,7 +151,7 @@ class Recorder(TorchDispatchMode):
         return b.load(source, i, type_of(x.dtype))
 
     def _reshaped(self, source: Source, shape: tuple[int, ...]) -> Source:
-        """Returns a step that reshapes the elements to this shape."""
+        """Returns the source that a recorded reshape of `source` to `shape` produces. Records the step if it is new."""
         key = (source, tuple(map(operator.index, shape)))
         if key not in self._reshapes:
             self._reshapes[key] = Source("step", len(self.steps))
@@ -201,7 +206,7 @@ class Recorder(TorchDispatchMode):
         if name in _FACTORIES:
             return self._made(func, args, kwargs)
         try:
-            if name == "unbind":  # x, y = table[q_idx]
+            if name == "unbind":  # a score_mod may contain: x, y = table[q_idx]
                 parts = lanes.unbound(self.builder, self._lanes_of(args[0]), *args[1:])
                 return [self._stand_in(part, tensors, kwargs, func) for part in parts]
             found = self._expressed(func, name, args, kwargs)
@@ -221,7 +226,7 @@ class Recorder(TorchDispatchMode):
         """Runs and records an operator that depends on no score and no position."""
         result = func(*args, **kwargs)
         if name in ("lift_fresh", "lift_fresh_copy") and id(tensors[0]) not in self._sources:
-            self._add_constant(result)  # such as torch.tensor(1.5)
+            self._add_constant(result)  # a constant of the function, such as torch.tensor(1.5)
             return result
         sources = [self._source(x) for x in tensors]
         outputs = list(result) if isinstance(result, (tuple, list)) else [result]
@@ -250,7 +255,7 @@ class Recorder(TorchDispatchMode):
                 raise NotSaidError("an operator that attend cannot translate")
             return self._computed(func, name, args, kwargs)
         if name in lanes.VIEWS:
-            # also raises torch's own error for a wrong dimension
+            # For a wrong dimension, _on_meta raises torch's own error.
             if self._on_meta(func, args, kwargs).dtype != args[0].dtype:
                 raise NotSaidError("a view of another dtype")
             return lanes.VIEWS[name](b, self._lanes_of(args[0]), *args[1:], **kwargs)
@@ -298,7 +303,7 @@ class Recorder(TorchDispatchMode):
         return lanes.elementwise(b, first.shape, first.dtype, compute, operands)
 
     def _on_meta(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Returns the result with its shapes and dtypes, on the meta device."""
+        """Returns the operator's result on the meta device, which has shapes and dtypes but no elements."""
         bare = lambda x: torch.empty(x.shape, dtype=x.dtype, device="meta")
         args, kwargs = tree_map_only(torch.Tensor, bare, (args, kwargs))
         if kwargs.get("device") is not None:
@@ -340,7 +345,9 @@ class Recorder(TorchDispatchMode):
 
 
 def _is_block(i: Subscripts) -> bool:
-    """Returns whether the last subscript is the index of a block of entire tiles, such as kv_idx // 128."""
+    """Returns whether the last subscript is the index of a block that consists of entire tiles, such as kv_idx //
+    128.
+    """
     last = i[-1] if len(i) > 1 else None
     if last is None or last.kind != "operation" or last.value != "({} // {})":
         return False
@@ -358,7 +365,7 @@ _VALUE = (
 
 
 def _line() -> str:
-    """Returns the place in the user's file, or an empty text."""
+    """Returns the file and line of the user's code that is being traced, or an empty text."""
     for name, line in _places():
         if not name.startswith(_LIBRARIES) and not name.startswith("<frozen"):
             return f"{Path(name).name}:{line}: "

@@ -22,21 +22,22 @@ class Source(NamedTuple):
     """The origin of a tensor that the text reads."""
 
     kind: str  # "capture", "step" or "constant"
-    number: int  # index of the captured tensor, of the step, or of the constant
+    number: int  # index in the list of captured tensors, of steps, or of constants
     output: int = 0  # index among the step's outputs
 
 
 class Step(NamedTuple):
     run: Any
-    args: Any  # with a Source in place of each tensor
+    args: Any  # the arguments of the step, with a Source in place of each tensor
     kwargs: Any
 
 
-Extent = tuple[tuple[int, ...], int, str]  # shape of a tensor, dimension, and the variable that is its subscript
+# (shape of a tensor, a dimension, the variable that is the subscript of this dimension).
+Extent = tuple[tuple[int, ...], int, str]
 
 
 class Traced:
-    """A traced function: a text, and the steps that compute the tensors it reads from the captured tensors."""
+    """A traced function: a text, and the steps that compute the tensors of the text from the captured tensors."""
 
     def __init__(
         self, root: Expression, steps: list[Step], constants: list[torch.Tensor], extra: list[torch.Tensor],
@@ -52,14 +53,16 @@ class Traced:
         self.variables = frozenset(x.value for x in nodes if x.kind == "variable")
         self.extents = [*extents, *_extents(nodes, shapes)]
         self.is_lasting = is_lasting
-        self.extra = extra  # captured tensors that are not in the key
+        self.extra = extra  # captured tensors that are not part of the cache key
         self._steps = _needed(list(loads), steps)
         read = {x for x in loads if x.kind == "constant"} | {x for x in _reads(self._steps) if x.kind == "constant"}
         self._constants = {x.number: constants[x.number] for x in read}
 
     def text_for(self, sizes: dict[str, int]) -> str:
-        """Returns the text for these sizes. The text is faster if no subscript can be negative."""
-        if not self._wrapped or any(type(n) is not int for n in sizes.values()):  # symbols of a compiler
+        """Returns the text for these sizes. If no subscript can be negative at these sizes, the function returns a text
+        that is faster to evaluate.
+        """
+        if not self._wrapped or any(type(n) is not int for n in sizes.values()):  # a compiler's symbolic sizes
             return self.text
         key = tuple(sizes.values())
         if key not in self._are_needed:
@@ -69,8 +72,8 @@ class Traced:
         return self.text if self._are_needed[key] else self._text_without_wraps
 
     def captures(self, given: Sequence[torch.Tensor], device: torch.device) -> dict[str, torch.Tensor]:
-        """Returns the tensors that the text reads. `given`: captured tensors in the trace's order; numbers move to the
-        device.
+        """Runs the steps and returns the tensors that the text reads. `given` contains the captured tensors in the
+        order of the trace. Tensors without dimensions are copied to the device.
         """
         tensors: dict[Source, torch.Tensor] = {}
         for n, x in enumerate((*given, *self.extra)):
@@ -92,7 +95,9 @@ class Traced:
         return found
 
     def check_extents(self, argument: str, sizes: dict[str, int]) -> None:
-        """Refuses a subscript b, h, q_idx or kv_idx that exceeds the tensor, as torch does."""
+        """Raises an error if a subscript b, h, q_idx or kv_idx can exceed the dimension of its tensor, as torch
+        does.
+        """
         for shape, dim, variable in self.extents:
             if sizes[variable] > shape[dim]:
                 raise ArgumentError(
@@ -105,8 +110,8 @@ _CALLED = {"b": "sequences", "h": "query heads", "q": "rows", "k": "keys"}
 
 
 def _names_of(loads: dict[Source, Expression]) -> tuple[dict[Source, str], dict[str, list[Source]]]:
-    """Returns the name of each source, and the sources of each capture. Numbers may share a capture, because a text has
-    few.
+    """Returns the name of each source, and the sources of each capture. Several tensors without dimensions may share a
+    capture, because a text can have only few captures.
     """
     numbers: dict[str, list[Source]] = {}
     for source, x in loads.items():
@@ -134,7 +139,7 @@ def _readable(x: torch.Tensor, source: Source, device: torch.device) -> torch.Te
 
 
 def _extents(nodes: list[Expression], shapes: dict[Source, tuple[int, ...]]) -> list[Extent]:
-    found = {}  # keyed without the shape, which may contain a compiler's symbols
+    found = {}  # the keys do not contain the shape, which may contain a compiler's symbols
     for x in nodes:
         for dim, subscript in enumerate(x.args if x.kind == "load" else ()):
             if subscript.kind == "variable":

@@ -1,4 +1,4 @@
-"""All implementations by name, and which of them this machine can run."""
+"""Lists all implementations by name, and determines which of them this machine can run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from attend._measure.errors import UsageError, gpu_is_here, torch_or_none
 from attend._measure.implementations import Implementation
 
 BASELINE = "torch_cpu"
-# Names of the same kernels in other projects (docs/names.md).
+# Maps names of attend's kernels in other projects (docs/names.md) to the names of backends.
 ALIASES = {alias: backend["name"] for backend in attend.backends() for alias in backend["aliases"]}
 _HALF = "bf16"
 _NEEDS_TORCH = "no torch (pip install torch)"
@@ -22,8 +22,8 @@ _NEEDS_GPU = "torch finds no GPU"
 def catalogue() -> dict[str, tuple[str, Callable[[], Implementation]]]:
     """Returns for each name the reason why this machine cannot run it (or ""), and a function that makes it.
 
-    The order is: PyTorch on CPU and GPU and the unfused path, then attend's backends in the order of the ladder, then
-    attend's "auto" in half precision on a GPU.
+    PyTorch on CPU and GPU and the unfused path come first. Then follow attend's backends in the order of
+    docs/ladder.md, and then attend's "auto" in half precision on a GPU.
     """
     has_torch = torch_or_none() is not None
     torch_lack = "" if has_torch else _NEEDS_TORCH
@@ -46,10 +46,11 @@ def catalogue() -> dict[str, tuple[str, Callable[[], Implementation]]]:
 
 
 def choose(names: Optional[Sequence[str]], option: str = "--kernel") -> tuple[list[Implementation], list[str]]:
-    """Returns the implementations with these names, or all, and one line for each missing requirement.
+    """Returns the implementations with these names (None means all that can run here), and one line for each missing
+    requirement.
 
     Raises:
-        UsageError for an unknown name, or a requested name that cannot run here.
+        UsageError for an unknown name, or for a requested implementation that cannot run here.
     """
     entries = catalogue()
     names = [_known(name, entries, option) for name in names] if names else None
@@ -68,7 +69,7 @@ def choose(names: Optional[Sequence[str]], option: str = "--kernel") -> tuple[li
 
 
 def _known(name: str, entries: Iterable[str], option: str) -> str:
-    """Returns the catalogue's name for a given name. - and _ are equal, and aliases are resolved."""
+    """Returns the catalogue's form of a name. The characters - and _ are equivalent, and aliases are resolved."""
     plain = name.replace("-", "_")
     plain = ALIASES.get(plain, plain)
     if plain in entries:
@@ -79,10 +80,11 @@ def _known(name: str, entries: Iterable[str], option: str) -> str:
 
 
 def that_have(modes: Sequence[str], chosen: Sequence[Implementation]) -> tuple[list[Implementation], list[str]]:
-    """Returns the implementations that support at least one mode, and a note of those without a requested backward.
+    """Returns the implementations that support at least one mode, and a note about implementations without a requested
+    backward pass.
 
     Raises:
-        UsageError if none is left.
+        UsageError if no implementation remains.
     """
     without = ", ".join(x.name for x in chosen if not x.has_backward)
     if "backward" not in modes or not without:
@@ -97,7 +99,7 @@ def in_half(chosen: Sequence[Implementation], option: str) -> list[Implementatio
     """Returns the half-precision implementations on a GPU. `option` is the command-line option that requires them.
 
     Raises:
-        UsageError if there is none.
+        UsageError if there is no such implementation.
     """
     found = [x for x in chosen if x.device == "cuda" and x.dtype == _HALF]
     if not found:
@@ -107,7 +109,7 @@ def in_half(chosen: Sequence[Implementation], option: str) -> list[Implementatio
 
 
 def count(implementations: Sequence[Implementation], modes: Sequence[str]) -> int:
-    """Returns the number of rows of one problem."""
+    """Returns the number of result rows of one problem."""
     return sum(mode == "forward" or x.has_backward for x in implementations for mode in modes)
 
 

@@ -1,6 +1,6 @@
-"""q and caches of a decode problem, and o computed by the definition. Needs torch.
+"""Makes q and the caches of a decode problem, and computes o by the definition. Needs torch.
 
-Every side reads the same numbers from the same memory: q as (sequences, rows, heads, head_dim), and caches of (cache
+Every side reads the same numbers from the same memory. q is (sequences, rows, heads, head_dim), and a cache is (cache
 rows or pages, keys, heads, head_dim). If heads precede keys in memory, the caches are views of the same shape.
 """
 
@@ -17,14 +17,14 @@ from attend._measure.decode_shapes import Setting, Shape
 from attend._measure.inputs import torch_dtype
 
 CACHE_DTYPES = {"f8e4m3": torch.float8_e4m3fn, "i8": torch.int8}
-DESCALE = 0.03  # for 8-bit caches: normal numbers then fill the range of i8
+DESCALE = 0.03  # factor of 8-bit caches, with which normally distributed numbers fill the range of i8
 SEED = 1
-PART_ELEMENTS = 1 << 26  # elements converted at once, because a float32 copy of a full cache would be large
+PART_ELEMENTS = 1 << 26  # elements that are converted at a time, because a float32 copy of a full cache would be large
 
 
 @dataclasses.dataclass
 class Cache:
-    """Keys and values. `v` is None if the values are columns of the keys."""
+    """The keys and values of a cache. `v` is None if the values are the first columns of the keys."""
 
     k: Any
     v: Any
@@ -44,10 +44,10 @@ Side = Callable[[Cache], Any]  # returns o as (sequences, rows, heads, head_dim_
 
 @dataclasses.dataclass
 class Problem:
-    """q, lengths and page table of a problem, its caches by kind, and functions that compute o, by name.
+    """The q, lengths and page table of a problem, its caches by name, and its sides: functions that compute o, by name.
 
-    A side reads the cache of its own name, otherwise that of "attend". With an 8-bit cache there is also "attend_wide",
-    the same numbers in the dtype of q.
+    A side reads the cache with the same name if there is one, otherwise the cache "attend". If that is an 8-bit cache,
+    there is also a cache "attend_wide" with the same numbers in the dtype of q.
     """
 
     shape: Shape
@@ -72,7 +72,7 @@ class Problem:
 
 
 def problem(one: Shape, setting: Setting) -> Problem:
-    """Returns a problem of normal numbers, the same in every call, without sides."""
+    """Returns a problem without sides. Its numbers are normally distributed and the same in every call."""
     generator = torch.Generator(setting.device).manual_seed(SEED)
     dtype = torch_dtype(setting.dtype)
     table, blocks, block_rows = _table(one, setting)
@@ -93,7 +93,9 @@ def problem(one: Shape, setting: Setting) -> Problem:
 
 
 def _table(one: Shape, setting: Setting) -> tuple[Any, int, int]:
-    """Returns (page table or None, number of pages or cache rows, keys of each). Pages are in random order."""
+    """Returns the page table or None, the number of pages or cache rows, and the number of keys of each. Pages are in
+    random order.
+    """
     longest = max(one.lengths)
     if setting.page_size == 0:
         return None, len(one.lengths), longest
@@ -155,13 +157,15 @@ def by_definition(one: Problem, sequence: int) -> Any:
 
 
 def _keys_of(one: Problem, x: Any, descale: Any, sequence: int, head: int) -> Any:
-    """Returns float32 (length, head_dim): one head of a sequence's keys or values, from its cache row or pages."""
+    """Returns the keys or values of one head of a sequence, float32 (length, head_dim), from its cache row or its
+    pages.
+    """
     length = one.shape.lengths[sequence]
     if one.page_table is None:
         found = x[sequence, :length, head]
     else:
         pages = one.page_table[sequence, : page_counts(one.shape, one.setting.page_size)[sequence]].long()
-        # float8 does not support indexing
+        # torch does not support indexing of float8, so the bytes are indexed as int8.
         plain = x[:, :, head].view(torch.int8) if x.element_size() == 1 else x[:, :, head]
         found = plain[pages].flatten(0, 1)[:length].view(x.dtype)
     return found.float() if descale is None else found.float() * descale[head]

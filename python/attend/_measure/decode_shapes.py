@@ -7,7 +7,7 @@ from typing import Optional
 
 from attend._measure.problems import DTYPE_BYTES
 
-WARM, COLD = "warm", "cold"  # state of a GPU's cache: read from L2 (warm) or from memory (cold)
+WARM, COLD = "warm", "cold"  # whether a GPU reads the KV cache from L2 (warm) or from memory (cold)
 NARROW = ("f8e4m3", "i8")  # 8-bit dtypes of caches
 
 
@@ -15,7 +15,8 @@ NARROW = ("f8e4m3", "i8")  # 8-bit dtypes of caches
 class Shape:
     """A problem: a few query rows of each sequence, which see the keys up to their own position.
 
-    `lengths`: the number of keys of each sequence. `head_dim_v`: the values are this number of columns of the keys.
+    `lengths` contains the number of keys of each sequence. If `head_dim_v` is set, the values are the first
+    `head_dim_v` columns of the keys.
     """
 
     lengths: tuple[int, ...]
@@ -51,7 +52,7 @@ class Shape:
         return sum(self.lengths) * self.heads_k * columns
 
     def flops(self) -> float:
-        """Returns the FLOPs of the products for visible keys."""
+        """Returns the number of floating-point operations of the two products for visible keys."""
         columns = self.head_dim + (self.head_dim_v or self.head_dim)
         pairs = sum(self.rows * length - self.rows * (self.rows - 1) // 2 for length in self.lengths)
         return 2.0 * pairs * self.heads * columns
@@ -63,20 +64,22 @@ class Setting:
 
     dtype: str = "bf16"  # dtype of q
     cache: Optional[str] = None  # one of NARROW, or None for the dtype of q
-    page_size: int = 0  # 0: contiguous
+    page_size: int = 0  # 0 for a contiguous cache
     heads_first: bool = False  # heads precede keys in the memory of a cache
     device: str = "cuda"
 
     @property
     def element_bytes(self) -> int:
-        """Bytes of a cache element."""
+        """Returns the number of bytes of a cache element."""
         return 1 if self.cache else DTYPE_BYTES[self.dtype]
 
     def held_bytes(self, shape: Shape) -> int:
-        """Returns the peak memory of drawing a problem's inputs, which are rounded from float32 one after the other."""
+        """Returns the peak memory in bytes while the inputs of a problem are drawn. Each input is drawn in float32 and
+        rounded before the next.
+        """
         page = self.page_size
         places = sum(-(-length // page) * page if page else max(shape.lengths) for length in shape.lengths)
-        one = places * shape.heads_k * shape.head_dim  # elements of the keys
+        one = places * shape.heads_k * shape.head_dim  # number of elements of the keys
         both = one if shape.head_dim_v is not None else 2 * one
         rows = len(shape.lengths) * shape.rows * shape.heads * shape.head_dim
         return both * (DTYPE_BYTES[self.dtype] + (1 if self.cache else 0)) + 4 * max(one, rows)

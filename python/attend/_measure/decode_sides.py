@@ -1,7 +1,8 @@
-"""Sides of attention over a cache: attend.decode and its peers, each a function of a Cache. Needs torch.
+"""The sides of a decode measurement: attend.decode and its peers. Each side is a function of a Cache. Needs torch.
 
-A name is a library, or a library and one of its variants ("torch flash"). The fastest variant represents the library.
-Peers that require another order than (sequences, keys, heads, head_dim) receive transposed views, which need no copy.
+The name of a side is a library, or a library and one of its variants, for example "torch flash". The results of a
+library are those of its fastest variant. Peers that require another order than (sequences, keys, heads, head_dim)
+receive transposed views, which need no copy.
 """
 
 from __future__ import annotations
@@ -23,16 +24,18 @@ from attend._measure.implementations import SDP_BACKENDS
 
 FA3_MODULES = ("flash_attn_interface", "flash_attn_3.flash_attn_interface", "flash_attn_3")
 MODULES = {"flash_attn_3": FA3_MODULES, "flash_attn_2": ("flash_attn",), "flashinfer": ("flashinfer",)}
-NEEDED = {"flashinfer": "BatchDecodeWithPagedKVCacheWrapper"}  # other libraries: flash_attn_with_kvcache
+# The function that a library must have; by default flash_attn_with_kvcache.
+NEEDED = {"flashinfer": "BatchDecodeWithPagedKVCacheWrapper"}
 FLASHINFER_WORKSPACE_BYTES = 128 << 20  # the size that FlashInfer's documentation recommends
-# for a contiguous cache, which FlashInfer reads as pages: the largest size that divides the length
+# FlashInfer reads a contiguous cache as pages of the largest of these sizes that divides the length.
 FLASHINFER_PAGE_SIZES = (64, 32, 16, 1)
 
 
 def importable(modules: Iterable[str], function: str) -> Any:
     """Returns the first of these modules that can be imported and has the function, or None."""
     for name in modules:
-        with contextlib.suppress(Exception):  # a library built for another torch may raise any exception
+        # Importing a library that was built for another torch may raise any exception.
+        with contextlib.suppress(Exception):
             module = importlib.import_module(name)
             if hasattr(module, function):
                 return module
@@ -56,7 +59,7 @@ def without(cache: str) -> list[str]:
 
 
 def ours(one: Problem) -> dict[str, Side]:
-    """Returns attend's side for each of the caches."""
+    """Returns a side of attend for each cache of the problem."""
     return {name: attend_decode(one) for name in one.caches}
 
 
@@ -86,7 +89,9 @@ def _theirs(one: Problem) -> Iterator[tuple[str, Side]]:
 
 
 def _torch_backends(on_gpu: bool, is_16_bit: bool) -> tuple[str, ...]:
-    """Returns the backends, without those that write the scores to memory if there are others."""
+    """Returns the backends to measure. A backend that writes the scores to memory is included only if there is no
+    other.
+    """
     if not on_gpu:
         return "flash", "math"
     return ("cudnn", "flash", "efficient") if is_16_bit else ("efficient", "math")
@@ -103,7 +108,9 @@ def attend_decode(one: Problem) -> Side:
 
 
 def sdpa(one: Problem, backend: Any) -> Side:
-    """Returns torch's scaled_dot_product_attention by one backend. Sequences have one length and no pages."""
+    """Returns torch's scaled_dot_product_attention with one backend. The sequences must have equal lengths, and the
+    cache no pages.
+    """
     q = one.q.transpose(1, 2)
     takes_no_mask = backend == SDPBackend.FLASH_ATTENTION and q.is_cuda
     mask = rows_mask(one, as_bias=takes_no_mask) if one.shape.rows > 1 else None
@@ -118,7 +125,7 @@ def sdpa(one: Problem, backend: Any) -> Side:
 
 
 def rows_mask(one: Problem, as_bias: bool) -> Any:
-    """Returns the mask of several rows. torch's is_causal is not used, because it aligns top left.
+    """Returns the causal mask for several query rows. torch's is_causal cannot be used, because it aligns top left.
 
     The result is a boolean mask, or a bias that torch recognises as causal, which FlashAttention in CUDA builds
     requires.
@@ -131,7 +138,7 @@ def rows_mask(one: Problem, as_bias: bool) -> Any:
 
 
 def flash_attn_kvcache(one: Problem, module: Any, table: str) -> Side:
-    """Returns flash_attn_with_kvcache of either version. `table` is the version's name of the page table.
+    """Returns the side of flash-attn 2 or 3. `table` is this version's argument name of the page table.
 
     Some versions return (o, lse, ...), others o alone.
     """
@@ -147,8 +154,8 @@ def flash_attn_kvcache(one: Problem, module: Any, table: str) -> Side:
 
 
 def flashinfer(one: Problem, module: Any, tensor_cores: bool) -> Side:
-    """Returns FlashInfer's wrapper for pages. Its first call plans, which waits for the GPU, so it is outside of any
-    graph.
+    """Returns a side that calls FlashInfer's wrapper for paged caches. Its first call makes FlashInfer's plan, which
+    waits for the GPU, so it must not be captured in a graph.
     """
     page_size, table = flashinfer_pages(one)
     factors: dict[str, float] = {} if one.setting.cache is None else {"k_scale": DESCALE, "v_scale": DESCALE}
@@ -178,7 +185,9 @@ def flashinfer(one: Problem, module: Any, tensor_cores: bool) -> Side:
 
 
 def flashinfer_pages(one: Problem) -> tuple[int, Any]:
-    """Returns (page size, table) of the problem, or of a contiguous cache that is read as consecutive pages."""
+    """Returns the page size and the page table that FlashInfer uses. A contiguous cache is read as consecutive
+    pages.
+    """
     if one.page_table is not None:
         return one.setting.page_size, one.page_table
     length, sequences = max(one.shape.lengths), len(one.shape.lengths)

@@ -5,10 +5,10 @@ events time it, and it starts while the GPU is still busy with earlier work, so 
 of a call is the graph's time divided by the number of calls. The graphs of all sides alternate, and the order is
 reversed in every other round.
   * Warm: every call of a graph reads the same cache.
-  * Cold: the calls alternate between enough copies of the cache to fill 400 MB, so the L2 cache holds none of them. A
-    single cache of that size is timed once, for both states.
+  * Cold: the calls alternate between enough copies of the cache to fill 400 MB, so the L2 cache holds none of them. If
+    a single cache has that size, it is timed once, and the time is used for both states.
 
-On a CPU, calls are timed with the package's common clock (timing.py), over one cache, which is warm if it fits.
+On a CPU, timing.py times the calls, over one cache, which is warm if it fits into the CPU's caches.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from attend._measure.timing import Limits, Timing
 
 COPIES_BYTES = 400e6
 MAX_CALLS = 128
-FIRST_CALLS = 4  # of a graph that only estimates the number of calls in a sample
+FIRST_CALLS = 4  # calls in the first graph, from whose time the number of calls of a sample is computed
 
-Key = tuple[str, str]  # side, WARM or COLD
+Key = tuple[str, str]  # (side, WARM or COLD)
 
 
 class Graph:
-    """Calls of a side in a CUDA graph, which cycle through the caches."""
+    """A CUDA graph with calls of one side, which use the copies of the cache in turn."""
 
     def __init__(self, side: Side, caches: list[Cache], calls: int) -> None:
         self.calls = calls
@@ -58,7 +58,7 @@ class Graph:
 
 @dataclasses.dataclass(frozen=True)
 class Sampling:
-    """How graphs are made, and how often they are timed."""
+    """Parameters of graphs and of their timing."""
 
     rounds: int = 15
     sample_ms: float = timing.SAMPLE_MS
@@ -67,7 +67,9 @@ class Sampling:
 
 
 def compare(one: Problem) -> tuple[dict[str, float], dict[str, str]]:
-    """Returns ({side: difference from attend's o}, {side: error}). Removes the sides that raise an error."""
+    """Returns ({side: difference from attend's o}, {side: error}). Removes the sides that raise an error from the
+    problem.
+    """
     results: dict[str, Any] = {}
     found: dict[str, float] = {}
     errors: dict[str, str] = {}
@@ -76,7 +78,7 @@ def compare(one: Problem) -> tuple[dict[str, float], dict[str, str]]:
             results[name] = one.sides[name](one.cache_of(name))
             if one.setting.device == "cuda":
                 torch.cuda.synchronize()
-        except Exception as error:  # noqa: BLE001 (whatever a side raises is its answer)
+        except Exception as error:  # noqa: BLE001 (an exception of a side is its result)
             errors[name] = first_line(error)
             del one.sides[name]
             continue
@@ -86,7 +88,7 @@ def compare(one: Problem) -> tuple[dict[str, float], dict[str, str]]:
 
 
 def rough_us(one: Problem, name: str, sampling: Sampling) -> float:
-    """Returns a first estimate of a warm call's time."""
+    """Returns an estimate of the time of a warm call in microseconds."""
     if one.setting.device == "cuda":
         few = sampling.graph(one.sides[name], [one.cache_of(name)], FIRST_CALLS)
         return min(float(few.us()) for _ in range(3))
@@ -134,7 +136,7 @@ def graphs(one: Problem, sampling: Sampling, errors: dict[str, str]) -> dict[Key
 def in_turns(captured: dict[Key, Any], rounds: int) -> dict[Key, list[float]]:
     """Returns the microseconds per call of each graph in each round."""
     taken: dict[Key, list[float]] = {key: [] for key in captured}
-    for turn in range(rounds + 1):  # the first round warms up
+    for turn in range(rounds + 1):  # the first round is a warm-up and is not recorded
         for key in list(captured) if turn % 2 == 0 else reversed(captured):
             us = captured[key].us()
             if turn > 0:

@@ -1,4 +1,4 @@
-"""Results as files: JSON, CSV, aligned text."""
+"""Reads and writes result files, and formats results: JSON, CSV, and aligned text."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ def prepare_file(option: str, path: pathlib.Path) -> None:
 def writing(path: pathlib.Path) -> Iterator[pathlib.Path]:
     """Makes the file's folder and yields a temporary path, which is renamed to `path` when writing is complete.
 
-    An interruption or a full disk therefore leaves the previous file, or none.
+    After an interruption or on a full disk, `path` is therefore the previous file or does not exist.
 
     Raises:
-        UsageError if the system refuses writing there.
+        UsageError if the file cannot be written.
     """
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -70,7 +70,9 @@ def writing(path: pathlib.Path) -> Iterator[pathlib.Path]:
 
 
 def new_run(folder: pathlib.Path, about: str) -> pathlib.Path:
-    """Makes a new folder for one run in `folder`, named by the time and the subject. `latest` links to it."""
+    """Makes a subfolder of `folder` for one run, named by the time and the subject `about`. `folder`/latest becomes a
+    link to it.
+    """
     stem = f"{time.strftime('%Y-%m-%d_%H%M%S')}_{about}"
     names = itertools.chain([stem], (f"{stem}_{i}" for i in itertools.count(2)))
     name = stem
@@ -83,7 +85,8 @@ def new_run(folder: pathlib.Path, about: str) -> pathlib.Path:
         except OSError as error:
             raise UsageError(f"{folder}: {_reason(error)}, allowed a folder that can be written to") from error
     pointer = folder / f".latest.{os.getpid()}"
-    with contextlib.suppress(OSError):  # without symbolic links, the name with the last time is the latest
+    # If the system has no symbolic links, the names still show which run is the latest.
+    with contextlib.suppress(OSError):
         pointer.symlink_to(name, target_is_directory=True)
         pointer.replace(folder / "latest")
     return folder / name
@@ -98,7 +101,7 @@ def write_json(path: pathlib.Path, value: Any) -> None:
 
 
 def write_csv(path: pathlib.Path, columns: Sequence[str], rows: Iterable[dict[str, Any]]) -> None:
-    """Writes one line for each row. An empty cell is a value that was not measured."""
+    """Writes one line for each row. The cell of a value that was not measured is empty."""
     with writing(path) as unfinished, unfinished.open("w", newline="") as file:
         writer = csv.DictWriter(file, columns)
         writer.writeheader()
@@ -114,7 +117,7 @@ def read_json(path: pathlib.Path, kinds: Sequence[str]) -> dict[str, Any]:
     """Returns the content of a result file of one of these kinds.
 
     Raises:
-        UsageError if the file is not one.
+        UsageError if the file is not such a result file.
     """
     try:
         data = json.loads(path.read_text())
@@ -138,7 +141,7 @@ def understanding(path: pathlib.Path) -> Iterator[None]:
 
 
 def finite(value: Any) -> Any:
-    """Returns the value with None for numbers that JSON cannot represent."""
+    """Returns `value` with None in place of numbers that JSON cannot represent (NaN and infinity)."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, dict):

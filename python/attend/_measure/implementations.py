@@ -1,7 +1,8 @@
 """The implementations that can be measured: attend's backends, PyTorch's, flash-attn's, and unfused paths.
 
-All read q, k, v (batch, num_heads, seqlen, head_dim) and return o like q, with scale 1 / sqrt(head_dim). They allocate
-their results inside the call. Implementations of optional packages are available only if these are installed.
+All implementations read q, k and v (batch, num_heads, seqlen, head_dim) and return o like q. The scale is 1 /
+sqrt(head_dim). They allocate their results inside the call. An implementation that needs an optional package is
+available only if the package is installed.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ SDP_BACKENDS = {
     "flash": "FLASH_ATTENTION",
     "cudnn": "CUDNN_ATTENTION",
 }
-# Texts in the errors of torch and its libraries for unsupported problems.
+# Texts by which an error of torch or its libraries is recognised as a refusal of an unsupported problem.
 _REFUSALS = ("No available kernel", "not supported", "No valid execution plan", "No valid engine", "No execution plan")
 
 Forward = Callable[[Any, Any, Any, bool], Any]
@@ -48,14 +49,18 @@ class Implementation:
     device: str
     dtype: str
     has_backward: bool = True
-    rounds_scores: bool = False  # stores the scores in its dtype
+    rounds_scores: bool = False  # True if the implementation stores the scores in its dtype
 
     def step(self, tensors: Sets, causal: bool, mode: str) -> tuple[Any, ...]:
-        """Runs one call as a user would: (o,) of forward, or (dq, dk, dv) of forward and backward."""
+        """Runs one call as a user would. Returns (o,) in mode forward. Otherwise runs forward and backward and returns
+        (dq, dk, dv).
+        """
         raise NotImplementedError
 
     def prepare(self, inputs: Inputs, causal: bool, mode: str) -> Prepared:
-        """Returns the timed call: forward without autograd, or backward alone after untimed forwards."""
+        """Returns the calls to time: forward without autograd, or backward alone after forward passes that are not
+        timed.
+        """
         raise NotImplementedError
 
 
@@ -129,7 +134,7 @@ class OnNumpy(Implementation):
 
 
 def attend_backend(name: str, device: str, dtype: str) -> Implementation:
-    """A backend of attend, or "auto"."""
+    """Returns the implementation of a backend of attend, or of "auto"."""
     has_backward = name == "auto" or any(b["name"] == name and b["has_backward"] for b in attend.backends())
     if torch_or_none() is None:
         return OnNumpy(name, "attend", device, dtype, has_backward)
@@ -141,7 +146,9 @@ def attend_backend(name: str, device: str, dtype: str) -> Implementation:
 
 
 def torch_sdpa(name: str, device: str, dtype: str, backend: str = "") -> Implementation:
-    """torch.nn.functional.scaled_dot_product_attention. `backend`: one of SDP_BACKENDS, or "" for torch's choice."""
+    """Returns torch.nn.functional.scaled_dot_product_attention. `backend` is one of SDP_BACKENDS, or "" for torch's
+    choice.
+    """
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -158,7 +165,7 @@ def torch_sdpa(name: str, device: str, dtype: str, backend: str = "") -> Impleme
 
 
 def unfused(name: str, device: str, dtype: str) -> Implementation:
-    """Attention in three steps with S and P in memory, as in Megatron-LM without a fused kernel."""
+    """Returns attention in three steps, with S and P in memory, as in Megatron-LM without a fused kernel."""
     import torch
 
     def forward(q: Any, k: Any, v: Any, causal: bool) -> Any:
@@ -174,7 +181,9 @@ def unfused(name: str, device: str, dtype: str) -> Implementation:
 
 
 def fused_softmax(name: str, dtype: str) -> Implementation:
-    """Unfused attention with scale, mask and softmax in one kernel, as in Megatron-LM; on a GPU, in half precision."""
+    """Returns unfused attention with scale, mask and softmax in one kernel, as in Megatron-LM. Runs on a GPU in half
+    precision.
+    """
     from attend._measure import fused_softmax as path
 
     return OnTorch(name, "torch", "cuda", dtype, rounds_scores=True, forward=path.attention)
@@ -185,7 +194,7 @@ def flash_attn_is_here() -> bool:
 
 
 def flash_attn(name: str, dtype: str) -> Implementation:
-    """The package flash-attn, on a GPU, in half precision."""
+    """Returns the attention of the package flash-attn, which runs on a GPU in half precision."""
     from flash_attn import flash_attn_func
 
     def forward(q: Any, k: Any, v: Any, causal: bool) -> Any:

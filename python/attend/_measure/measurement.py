@@ -22,10 +22,10 @@ T = TypeVar("T")
 
 @dataclasses.dataclass
 class Row:
-    """One implementation on one problem in one pass. Without `ms` it was skipped or failed, and `remark` gives the
-    reason.
+    """The measurement of one implementation on one problem in one pass. If it was skipped or failed, `ms` is None and
+    `remark` contains the reason.
 
-    `passed` None: the result was not checked either. The units are those of docs/experiments.md.
+    If `passed` is None, the result was not checked. The units are those of docs/experiments.md.
     """
 
     experiment: str
@@ -61,7 +61,7 @@ class Row:
         return f"({self.B}, {self.H}, {self.S}, {self.D}){' causal' if self.causal else ''}"
 
 
-# Smaller problems are dominated by launch overhead and do not predict the time of larger ones.
+# Problems with fewer operations do not predict the time of larger ones, because launch overhead dominates their time.
 TELLING_FLOPS = 1e8
 
 COLUMNS = [field.name for field in dataclasses.fields(Row)]
@@ -78,7 +78,7 @@ class Settings:
     gpu_reference: bool = True  # compute the float64 reference on the GPU if there is one
     max_seconds: float = 10.0  # limit for checking and timing one implementation on one problem in one pass
     limits: timing.Limits = dataclasses.field(default_factory=timing.Limits)
-    checked_scores: Optional[int] = None  # see Truth
+    checked_scores: Optional[int] = None  # the `most_scores` of Truth
     seed: int = 0
 
 
@@ -86,14 +86,16 @@ class Progress:
     """Receives progress reports of a measurement. This base class ignores them."""
 
     def step(self, what: str) -> None:
-        """One implementation is done on one problem."""
+        """Called when one implementation has finished one problem."""
 
     def found(self, row: Row) -> None:
-        """The row of an implementation on a problem in one pass is final."""
+        """Called when the row of an implementation, problem and pass is final."""
 
 
 class Measurement:
-    """`rows` has one entry for each requested implementation, problem and pass, skipped or not."""
+    """Measures implementations. `rows` has one entry for each requested implementation, problem and pass, even if it
+    was skipped.
+    """
 
     def __init__(self, settings: Settings, progress: Optional[Progress] = None) -> None:
         keep_float32_products()
@@ -109,8 +111,8 @@ class Measurement:
         """Returns rows of all implementations that support the mode, in the order of `implementations`.
 
         Raises:
-            CheckFailedError if the settings require it, and KeyboardInterrupt. The rows stay, and rows that were not
-            reached have a remark.
+            CheckFailedError if the settings require it, and KeyboardInterrupt. `rows` keeps its entries, and the
+            `remark` of an entry that was not measured says so.
         """
         before = len(self.rows)
         try:
@@ -151,7 +153,7 @@ class Measurement:
         """Returns the inputs, or None if they cannot be drawn. The rows then contain the reason."""
         try:
             return Source(problem, self.settings.seed)
-        except Exception as error:  # noqa: BLE001 (as of a call: one problem of a grid is no reason to lose the others)
+        except Exception as error:  # noqa: BLE001 (an error in one problem must not lose the others)
             for row in rows:
                 self._note(row, error)
                 self.progress.step(f"{row.implementation} {row.mode} {problem}")
@@ -173,7 +175,7 @@ class Measurement:
             row = rows[x.name]
             try:
                 with warnings.catch_warnings():
-                    # torch warns at length about every backend that does not support a problem
+                    # torch issues long warnings about every backend that does not support a problem.
                     warnings.simplefilter("ignore")
                     self._check(x, row, problem, source, truths, with_backward)
                     prepared[x.name], rough[x.name] = self._warm(x, row, problem, source)
@@ -181,14 +183,14 @@ class Measurement:
                 raise
             except _TooSlowError as slow:
                 row.remark = row.remark or str(slow)
-            except Exception as error:  # noqa: BLE001 (whatever a library raises is a finding, not the end of it all)
+            except Exception as error:  # noqa: BLE001 (an exception of a library is a result and must not end the run)
                 self._note(row, error)
             self.progress.step(f"{x.name} {row.mode} {problem}")
         if not prepared:
             return
         try:
             timings = timing.in_turns(prepared, rough, implementations[0].device, self.settings.limits)
-        except Exception as error:  # noqa: BLE001 (as above; on a GPU it is too late to tell whose it is)
+        except Exception as error:  # noqa: BLE001 (as above; on a GPU the failing side is unknown)
             for name in prepared:
                 self._note(rows[name], error)
             return
@@ -197,8 +199,8 @@ class Measurement:
             row.ms, row.ms_min, row.ms_p25, row.ms_p75, row.samples = dataclasses.astuple(taken)
             row.tflops = problem.flops(row.mode) / taken.ms / 1e9
             row.gbps = problem.bytes_moved(row.mode, row.dtype) / taken.ms / 1e6
-            # Uses the least time, so that a slow moment of the machine does not affect the prediction for larger
-            # problems.
+            # The prediction for larger problems uses the minimum time, so that a slow moment of the machine does not
+            # affect it.
             rate = problem.flops(row.mode) / (taken.ms_min / 1e3)
             key = name, row.mode
             if problem.flops(row.mode) >= TELLING_FLOPS:
@@ -238,12 +240,14 @@ class Measurement:
         return prepared, rough
 
     def _too_large(self, row: Row, problem: Problem) -> bool:
-        """Returns whether the problem exceeds the time limit. The row then contains the reason."""
+        """Returns whether the implementation is expected to exceed the time limit. If so, the row contains the
+        reason.
+        """
         rate = self._flops_per_second.get((row.implementation, row.mode))
         if rate is None:
             return False
         call = problem.flops(row.mode) / rate
-        # Counts the check, the first estimate, and the minimum number of samples of a slow implementation.
+        # A slow implementation runs one call for the check, some for the first estimate, and MIN_SAMPLES samples.
         if (timing.MIN_SAMPLES + 3) * call <= self.settings.max_seconds:
             return False
         row.remark = f"about {call:.2g} s per call, beyond --max-seconds {self.settings.max_seconds:g}"
@@ -251,8 +255,8 @@ class Measurement:
         return True
 
     def _note(self, row: Row, error: Exception) -> None:
-        """Records an error. An unsupported problem skips the row without undoing a failed check. Other errors fail the
-        row.
+        """Records an error in the row. If the problem is unsupported, the row counts as skipped, unless its check has
+        already failed. After any other error the row counts as failed.
         """
         refused = refusal(error)
         if refused:
@@ -266,8 +270,8 @@ class Measurement:
 
 
 def each_until_interrupted(problems: Iterable[T], measure: Callable[[T], Any], notes: list[str]) -> int:
-    """Measures one problem after another. Ctrl-C stops, adds a line to `notes`, and returns its exit status, otherwise
-    0.
+    """Measures one problem after another. Returns 0. After Ctrl-C it stops, adds a line to `notes`, and returns the
+    exit status of an interrupt.
     """
     try:
         for problem in problems:
@@ -279,7 +283,7 @@ def each_until_interrupted(problems: Iterable[T], measure: Callable[[T], Any], n
 
 
 def _clean_up() -> None:
-    """Frees the memory of the previous problem, so that it is not freed during the next one and leaves room for it."""
+    """Frees the memory of the previous problem before the next one starts."""
     gc.collect()
     if gpu_is_here():
         import torch
@@ -296,7 +300,7 @@ def _row(x: Implementation, problem: Problem, mode: str, experiment: str) -> Row
 
 
 def left_out_lines(rows: Sequence[Row]) -> list[str]:
-    """Returns one line for each implementation, pass and reason: the skipped problems and the reason."""
+    """Returns one line for each combination of implementation, pass and reason. The line lists the skipped problems."""
     found: dict[tuple[str, str, str], list[str]] = {}
     for row in rows:
         if row.ms is None and row.passed is not False:

@@ -1,17 +1,18 @@
-"""Peak memory of a call beyond the memory in use before it: results, tensors saved for backward, and workspace.
+"""Measures the peak memory of a call beyond the memory in use before it: results, tensors saved for backward, and
+workspace.
 
-A library must not reuse memory that it has cached in earlier calls, because reuse would not raise the peak, and a row
-would depend on earlier rows. The measurement prevents such reuse as follows.
+If a library reused memory that it cached in an earlier call, the peak would not rise, and the result would depend on
+earlier measurements. The measurement prevents this reuse as follows.
 
-On a CPU: the peak of the process's resident set (VmHWM, which Linux lets a process reset) minus the resident set before
-the call. The call runs on a new thread with a new OpenMP team, so a workspace that a library caches for each thread (as
-attend does) is allocated again. None if the system does not report such a peak.
+On a CPU, the result is the peak of the process's resident set (VmHWM, which Linux lets a process reset) minus the
+resident set before the call. The call runs on a new thread with a new OpenMP team, so a workspace that a library caches
+for each thread (as attend does) is allocated again. The result is None if the system does not report the peak.
 
-On a GPU: torch's allocator reports the exact peak of torch's allocations, including the workspace of torch's kernels
-and attend's results. attend's workspace comes from its own pool (attend.memory), whose peak the driver reports exactly.
-Both count allocated memory, not the pools' reserves, so reused memory counts again. The two peaks are added, because
-results and workspace exist at the same time while the kernels of a pass run. cuBLAS's workspaces, which torch keeps
-permanently, are released before.
+On a GPU, torch's allocator reports the exact peak of torch's allocations, which include the workspace of torch's
+kernels and attend's results. attend's workspace is in a separate pool (attend.memory), whose peak the driver reports
+exactly. Both peaks count allocated memory, not the reserves of the pools, so memory that a call reuses is counted
+again. The two peaks are added, because results and workspace exist at the same time while the kernels of a pass run.
+The workspaces of cuBLAS, which torch keeps permanently, are released before each measurement.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def total_bytes(device: str) -> float:
 
 
 def lacking(needed_bytes: int, device: str) -> str:
-    """Returns why the device does not have this memory, or ""."""
+    """Returns the reason why the device does not have this amount of memory, or "" if it has."""
     total = total_bytes(device)
     if needed_bytes <= total:
         return ""
@@ -86,7 +87,7 @@ def _peak_of_gpu(call: Callable[[], T]) -> tuple[T, Optional[float]]:
 def _peak_of_process(call: Callable[[], T]) -> tuple[T, Optional[float]]:
     _give_freed_memory_back()
     try:
-        pathlib.Path("/proc/self/clear_refs").write_text("5")  # resets the peak
+        pathlib.Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM
         before = _status("VmRSS")
     except OSError:
         return call(), None
@@ -104,7 +105,9 @@ def _status(field: str) -> float:
 
 
 def _give_freed_memory_back() -> None:
-    """Returns freed but still mapped memory to the system, because reusing it would not raise the peak."""
+    """Returns memory that is freed but still mapped to the system. Otherwise a call could reuse it without raising the
+    peak.
+    """
     gc.collect()
     trim: Any = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
@@ -116,11 +119,11 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # from glibc's malloc.h
 
 @contextlib.contextmanager
 def _blocks_of_their_own() -> Iterator[None]:
-    """Makes the system map every larger block separately and unmap it when it is freed.
+    """Makes glibc map every larger block separately and unmap it when it is freed.
 
     Otherwise memory that a thread frees stays in an arena, which malloc_trim does not shrink, and the next thread
-    reuses it. Afterwards blocks come from the heap again as far as glibc allows, because timings would include the
-    system's work.
+    reuses it. When the context ends, glibc allocates blocks from the heap again as far as it allows. Otherwise timings
+    would include the system's work for mapping.
     """
     option: Any = getattr(ctypes.CDLL(None), "mallopt", lambda *_: 0)
     option(_M_MMAP_THRESHOLD, 2**16)

@@ -1,4 +1,6 @@
-"""Colour tables and lines on logarithmic axes, and the choice of lines to draw. style.py defines their appearance."""
+"""Draws colour tables and lines on logarithmic axes, and chooses which lines to draw. style.py defines their
+appearance.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,13 @@ Points = list[tuple[float, float]]
 
 
 def toolkit() -> tuple[Any, Any]:
-    """Returns (matplotlib.pyplot, seaborn), ready to draw into files."""
+    """Returns the modules matplotlib.pyplot and seaborn, configured to draw into files."""
     _, seaborn = require("matplotlib", "seaborn", purpose="drawing")
     return style.pyplot(), seaborn
 
 
 def save(figure: Any, path: pathlib.Path, sources: Sequence[pathlib.Path] = ()) -> pathlib.Path:
-    """Writes the picture. Its metadata name the `sources` from which it was drawn."""
+    """Writes the picture. Its metadata contain the names of the `sources` from which it was drawn."""
     plt, _ = toolkit()
     about = style.metadata(path.suffix, sources)
     with files.writing(path) as unfinished:
@@ -33,7 +35,9 @@ Table = Sequence[Sequence[Optional[float]]]
 
 
 def _share_of_range(values: Table, groups: Sequence[str]) -> list[list[float]]:
-    """Returns the position of each value's logarithm between the least (0) and the largest (1) of its group."""
+    """Returns for each value the position of its logarithm in the range of its group: 0 is the smallest value, 1 the
+    largest.
+    """
     shares = []
     for line, group in zip(values, groups):
         known = [math.log10(x) for other, own in zip(values, groups) if own == group for x in other if x]
@@ -72,14 +76,14 @@ def log_heatmap(
     axis.set_xlabel("B,H,S,D")
     axis.tick_params(axis="x", length=0)
     axis.tick_params(axis="y", rotation=0, length=0)
-    for label in axis.get_xticklabels():  # rotates the label around its end, below the middle of its column
+    for label in axis.get_xticklabels():  # rotates the label around its end, which stays below the middle of the column
         label.set(rotation=35, ha="right", va="top", rotation_mode="anchor")
 
 
 def log_lines(axis: Any, series: dict[str, Points], looks: dict[str, style.Look], label_y: str = "") -> None:
-    """Draws lines over x on logarithmic axes, x in powers of two, with each name at the end of its line."""
+    """Draws lines on logarithmic axes, with ticks of x at powers of two, and each name at the end of its line."""
     drawn = []
-    for name in (name for name in looks if series.get(name)):  # a name has the same style in every panel
+    for name in (name for name in looks if series.get(name)):  # in every panel, a name has the style of `looks`
         xs, ys = zip(*sorted(series[name]))
         drawn += axis.plot(xs, ys, label=name, **looks[name].of_line())
     axis.set_xscale("log", base=2)
@@ -101,11 +105,12 @@ def worth_a_line(
     best_is_low: bool,
     most: Optional[int] = style.MOST_LINES,
 ) -> list[str]:
-    """Returns the names to draw, best first, at most `most` of them in all panels together (None: all).
+    """Returns the names to draw, best first. There are at most `most` names for all panels together, or all names if
+    `most` is None.
 
-    The list contains the best peer and the best other implementation of each panel. Half of the remaining places go to
-    peers and half to others, if there are enough, and the best fill the rest. A name's score is its best ratio to the
-    best value of a panel.
+    The list contains the best peer and the best other implementation of each panel. Half of the remaining names are
+    peers and half are others, if there are enough of each; otherwise the best names are added. Names are ranked by
+    their ratio to the best value of a panel, in the panel where this ratio is best.
     """
     score: dict[str, float] = {}
     leaders: dict[str, None] = {}

@@ -1,6 +1,6 @@
-"""The reference: attention and its gradients in float64, some heads at a time, and errors relative to it.
+"""Computes attention and its gradients in float64 as a reference, some heads at a time, and the errors of results.
 
-Evaluates the formula in NumPy or torch, depending on the data, without code of the library:
+The formulas are evaluated in NumPy or torch, depending on the data, without code of the library:
 
     S = scale * Q K^T,  P = softmax(S),  O = P V
     dV = P^T dO,  dP = dO V^T,  dS = P * (dP - rowsum(dO * O)),  dQ = scale * dS K,  dK = scale * dS^T Q
@@ -15,26 +15,28 @@ from typing import Any, Optional
 
 from attend._measure.errors import torch_or_none
 
-# Maximum number of score entries that exist at a time: a handful of float64 matrices of this size.
+# Maximum number of scores that are computed at a time. A handful of float64 matrices of this size exist.
 CHUNK = {"cpu": 2**22, "cuda": 2**25}
-# Relative error of rounding to nearest, with 8 and 11 significant bits. That of float32 is far below any tolerance.
+# Relative error of rounding to nearest: bf16 has 8 significant bits and f16 has 11. For f32 the error is set to 0,
+# because it is far below any tolerance.
 UNIT_ROUNDOFF = {"f32": 0.0, "bf16": 2.0**-8, "f16": 2.0**-11}
-# Tolerance of a half-precision result, in roundings of the largest magnitude of its block. The result, P and dS are
-# each rounded, because tensor cores read P and dS in half precision. dS is a difference, which loses more precision.
+# Tolerance of a half-precision result, as a number of roundings of the largest magnitude in its block of rows. The
+# result is rounded, and so are P and dS, because tensor cores read them in half precision. The tolerance of backward is
+# larger, because dS contains a difference, which cancels leading digits.
 HALF_ROUNDINGS = {"forward": 2, "backward": 4}
-# Additional factor if the scores are also in half precision. Scores of N(0, 1) inputs reach 4 to 8, where rounding to
-# nearest errs by up to 4 roundings of 1. The same error affects the probabilities, one or two of which may be nearly
-# the whole row.
+# Additional factor if the scores are also in half precision. Scores of N(0, 1) inputs reach 4 to 8. At this magnitude,
+# rounding to nearest has an error of up to 4 roundings of 1. The probabilities have the same relative error, and one or
+# two of them may contain nearly the full sum of a row.
 ROUNDED_SCORES = 3
-# Rows of one head that share a limit. Under a causal mask, later rows are means of more keys and therefore smaller.
-# With a limit based on the first rows, a missing key tile would pass in later rows.
+# Number of rows of one head that share an error limit. Under a causal mask, a later row is a mean over more keys and
+# therefore smaller. If the limit came from the first rows, a kernel that omits a key tile in later rows would pass.
 BLOCK_ROWS = 64
 
 
 @dataclasses.dataclass(frozen=True)
 class Errors:
-    """Errors of one call. `max_abs` and `allowed` are those of the block of rows with the largest error relative to its
-    limit.
+    """Errors of one call. `max_abs` and `allowed` are the error and the limit of the block of rows whose error is
+    largest relative to its limit.
     """
 
     max_abs: float
@@ -68,7 +70,8 @@ class Truth:
     ) -> None:
         """`inputs`: q, k, v, dout, each (batch, num_heads, seqlen, head_dim). `device`: torch's device, cpu or cuda.
 
-        `most_scores`: limits the number of heads to those with this many scores in total, but at least one head.
+        `most_scores`: the reference covers at least one head, and more heads only while their scores do not exceed this
+        number.
         """
         self.device = device
         b, h, s, _ = inputs[0].shape
@@ -82,18 +85,20 @@ class Truth:
         self._results = tuple(xp.concatenate(list(part)) for part in zip(*parts))
 
     def pairs(self, got: tuple[Any, ...], mode: str) -> Iterator[tuple[Any, Any]]:
-        """Yields (result, reference) in float64, each (heads, seqlen, head_dim), for `got`: (o,) or (dq, dk, dv)."""
+        """Yields a pair (result, reference) for each tensor of `got`, which is (o,) or (dq, dk, dv). Both are float64
+        (heads, seqlen, head_dim).
+        """
         wanted = self._results[:1] if mode == "forward" else self._results[1:]
         for result, want in zip(got, wanted, strict=True):
             yield to_float64(_by_head(result)[: self.heads], self.device), want
 
 
 def compare(got: tuple[Any, ...], truth: Truth, mode: str, dtype: str, tolerance: float, rounds_scores: bool) -> Errors:
-    """Returns the errors of the results of one call: (o,) or (dq, dk, dv).
+    """Returns the errors of `got`, the results of one call: (o,) or (dq, dk, dv).
 
-    The largest absolute error of each BLOCK_ROWS rows of a head may reach `tolerance`. In half precision,
-    HALF_ROUNDINGS roundings of the largest magnitude of these rows are added. If the scores are stored in half
-    precision too (`rounds_scores`), this is multiplied by ROUNDED_SCORES.
+    Every BLOCK_ROWS rows of a head form a block. The largest absolute error of a block may reach `tolerance`. In half
+    precision the limit is higher by HALF_ROUNDINGS roundings of the block's largest magnitude. If the scores are also
+    stored in half precision (`rounds_scores`), this number of roundings is multiplied by ROUNDED_SCORES.
     """
     roundings = HALF_ROUNDINGS[mode] * (ROUNDED_SCORES if rounds_scores else 1) * UNIT_ROUNDOFF[dtype]
     nearest, absolute, squares, count, relative = [], 0.0, 0.0, 0, 0.0
@@ -114,7 +119,9 @@ def compare(got: tuple[Any, ...], truth: Truth, mode: str, dtype: str, tolerance
 
 
 def _largest_of_blocks(x: Any) -> Any:
-    """Returns the maximum of each BLOCK_ROWS rows of a head of (heads, seqlen, head_dim); NaN if one is NaN."""
+    """Returns the maximum of `x` (heads, seqlen, head_dim) over each block of BLOCK_ROWS rows. It is NaN if the block
+    has a NaN.
+    """
     xp = _namespace(x)
     rows = xp.amax(x, axis=-1)
     heads, seqlen = rows.shape

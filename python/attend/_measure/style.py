@@ -1,4 +1,5 @@
-"""The style of every picture, of the package and of bench/: colours, markers, dashes, labels at the ends of lines.
+"""Defines the style of all pictures of the package and of bench/: colours, markers, dashes, and labels at the ends of
+lines.
 
 Needs only matplotlib and no other module of the package, so bench/ can load it from a checkout.
 """
@@ -15,7 +16,7 @@ RC: Any = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "legend.frameon": False,
-    "svg.hashsalt": "attend",  # makes the file reproducible
+    "svg.hashsalt": "attend",  # a fixed salt makes the ids in the file reproducible
 }
 MOST_LINES = 8  # number of lines that a reader can distinguish in one panel
 
@@ -67,8 +68,8 @@ def pyplot() -> Any:
 
 
 def looks(names: Sequence[str]) -> dict[str, Look]:
-    """Returns a style for each name that differs in colour, marker and dash, or beyond MOST_LINES in at least one of
-    them.
+    """Returns a style for each name. Up to MOST_LINES styles differ in colour, marker and dash; with more names, any
+    two differ in at least one of the three.
     """
     count = len(COLORS)
     return {
@@ -78,7 +79,9 @@ def looks(names: Sequence[str]) -> dict[str, Look]:
 
 
 def plain_numbers(axis: Any) -> None:
-    """Labels a logarithmic axis with 200 instead of 2 x 10^2, at 1, 2 and 5 if its range is small."""
+    """Labels a logarithmic axis with numbers such as 200 instead of 2 x 10^2. If its range is small, the labels are at
+    multiples of 1, 2 and 5.
+    """
     from matplotlib import ticker
 
     low, high = axis.get_view_interval()
@@ -88,7 +91,9 @@ def plain_numbers(axis: Any) -> None:
 
 
 def spread(places: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """Moves positions as little as needed so that neighbours are `gap` apart, within low to high if there is room."""
+    """Moves positions as little as needed so that neighbours are at least `gap` apart. The result is within low to high
+    if there is room.
+    """
     order = sorted(range(len(places)), key=places.__getitem__)
     gap = min(gap, (high - low) / max(len(places) - 1, 1))
     # Neighbours that touch are merged into a block, which is centred on the mean of its members.
@@ -115,9 +120,10 @@ def spread(places: Sequence[float], gap: float, low: float, high: float) -> list
 
 
 def label_ends(axis: Any, lines: Iterable[Any]) -> None:
-    """Writes the name of each line to the right of the axes, in its colour, at the height of its end.
+    """Writes the name of each line to the right of the axes, in the line's colour, at the height of the line's end.
 
-    Call it when the limits of the axes are final. The figure should have a layout engine, which makes room.
+    Call it when the limits of the axes are final. The figure should have a layout engine, which makes room for the
+    names.
     """
     ends = [(line, line.get_xdata()[-1], line.get_ydata()[-1]) for line in lines if len(line.get_xdata())]
     to_axes = axis.transAxes.inverted()

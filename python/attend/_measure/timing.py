@@ -1,4 +1,4 @@
-"""Clocks, and timing in alternation.
+"""Times calls with the clock of a device, and times several implementations in alternation.
 
 A sample is a number of consecutive calls that fills a fixed time (SAMPLE_MS). On a GPU, CUDA events time it, and the
 calls cycle through the copies of the inputs. The samples of the implementations alternate, and the order is reversed in
@@ -6,7 +6,7 @@ every other round, so that a slow moment of the machine affects all of them. The
 are reported.
 
 On a CPU, every sample of short calls follows a pause, in which idle threads of another library's pool go to sleep, and
-one untimed call, which wakes the implementation's own threads.
+one untimed call, which wakes the threads of the implementation itself.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from attend._measure.implementations import Prepared
 SAMPLE_MS, MAX_CALLS = 1.0, 100
 MIN_SAMPLES = 3
 PAUSE_S, SHORT_MS = 0.003, 50.0
-BUSY_CYCLES = 1_000_000  # GPU cycles: more than half a millisecond, longer than the launch of a call
+# Duration of a GPU kernel that waits, in cycles: half a millisecond, longer than the launch of a call.
+BUSY_CYCLES = 1_000_000
 
 
 @dataclasses.dataclass(frozen=True)
 class Timing:
-    """Milliseconds per call: median, minimum and quartiles of `samples` samples."""
+    """The median, minimum and quartiles of the milliseconds per call, over `samples` samples."""
 
     ms: float
     ms_min: float
@@ -38,7 +39,9 @@ class Timing:
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """Takes `samples` of `sample_ms`. After `seconds` an implementation gets no more, but at least MIN_SAMPLES."""
+    """Limits of the number of samples. An implementation gets `samples` samples of `sample_ms` milliseconds. After
+    `seconds` it gets no more, but it always gets MIN_SAMPLES.
+    """
 
     samples: int = 15
     seconds: float = 0.5
@@ -49,7 +52,9 @@ Clock = Callable[[Prepared, int, int], float]
 
 
 def clock(device: str) -> Clock:
-    """Returns the clock of a device: (prepared, number of calls, first set of inputs) to milliseconds per call."""
+    """Returns the clock of a device: a function of a prepared call, the number of calls and the index of the first set
+    of inputs. It returns milliseconds per call.
+    """
     return _cuda_events if device == "cuda" else _wall
 
 
@@ -75,7 +80,7 @@ def _wall(prepared: Prepared, calls: int, first: int) -> float:
 
 
 def rough_ms(prepared: Prepared, device: str, sets: int) -> float:
-    """Returns a first estimate of a warm call's time, from few calls. Every set of inputs is used once."""
+    """Returns an estimate of the milliseconds of a warm call, from few calls. Every set of inputs is used once."""
     once = clock(device)
     first = once(prepared, 1, 0)
     if first > SHORT_MS:
@@ -85,7 +90,7 @@ def rough_ms(prepared: Prepared, device: str, sets: int) -> float:
 
 
 def in_turns(prepared: dict[str, Prepared], rough: dict[str, float], device: str, limits: Limits) -> dict[str, Timing]:
-    """Times the implementations of one device. `rough`: their `rough_ms`."""
+    """Times the implementations of one device in alternation. `rough` contains the result of `rough_ms` for each."""
     once = clock(device)
     calls = {name: max(1, min(MAX_CALLS, math.ceil(limits.sample_ms / max(ms, 1e-6)))) for name, ms in rough.items()}
     taken: dict[str, list[float]] = {name: [] for name in prepared}
@@ -105,6 +110,6 @@ def in_turns(prepared: dict[str, Prepared], rough: dict[str, float], device: str
 
 
 def summary(samples: list[float]) -> Timing:
-    """Summarises samples in milliseconds. At least two are required."""
+    """Summarises samples, which are in milliseconds. At least two samples are required."""
     low, middle, high = statistics.quantiles(samples, n=4, method="inclusive")
     return Timing(middle, min(samples), low, high, len(samples))

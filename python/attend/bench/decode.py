@@ -1,10 +1,12 @@
-"""decode: attention of a few query rows of each sequence over a cache of keys and values, compared with peers.
+"""The command `decode` measures attention of a few query rows of each sequence over a cache of keys and values, for
+attend and its peers.
 
-The peers are torch's scaled_dot_product_attention with the fastest of its backends (contiguous caches). On a GPU, in 16
-bits, the installed ones of these are peers as well: flash_attn_with_kvcache of FlashAttention-3 and of flash-attn 2,
-and FlashInfer's BatchDecodeWithPagedKVCacheWrapper. Before timing, the results of all sides are compared, and attend's
-result is compared with the definition. On a GPU calls are captured in CUDA graphs, over one cache (warm) and over
-enough copies to fill 400 MB (cold). GB/s counts the keys and values that a call must read, once.
+For contiguous caches, a peer is torch's scaled_dot_product_attention with the fastest of its backends. On a GPU with
+16-bit dtypes there are more peers, if they are installed: flash_attn_with_kvcache of FlashAttention-3 and of flash-attn
+2, and FlashInfer's BatchDecodeWithPagedKVCacheWrapper. Before timing, the results of all sides are compared, and
+attend's result is compared with the definition. On a GPU, calls are captured in CUDA graphs. They read one cache
+(warm), or in turn enough copies of it to fill 400 MB (cold). GB/s are computed from the bytes of the keys and values
+that a call must read, counted once.
 """
 
 from __future__ import annotations
@@ -118,7 +120,9 @@ def _dtypes(options: argparse.Namespace) -> tuple[str, Optional[str]]:
 
 
 def _shapes(options: argparse.Namespace, settings: Sequence[Setting]) -> list[Shape]:
-    """Returns every batch size with every length. Raises a UsageError if one of them does not fit in memory."""
+    """Returns a problem for every combination of a batch size and a length. Raises a UsageError if a problem does not
+    fit in memory.
+    """
     device, (heads, heads_k) = settings[0].device, options.heads
     batches, lengths = (options.batch or DEFAULT_BATCH[device], options.seqlen or DEFAULT_SEQLEN[device])
     if options.rows > min(lengths):
@@ -137,7 +141,7 @@ def _shapes(options: argparse.Namespace, settings: Sequence[Setting]) -> list[Sh
 
 
 def _prepare_files(options: argparse.Namespace) -> None:
-    """Raises a UsageError if a file cannot be written, before anything is measured."""
+    """Raises a UsageError if a result file cannot be written. Called before anything is measured."""
     if options.json:
         files.prepare_file("--json", options.json)
     if options.plot:
@@ -147,7 +151,7 @@ def _prepare_files(options: argparse.Namespace) -> None:
 
 
 def _write(options: argparse.Namespace, data: dict[str, Any]) -> None:
-    """Writes the JSON file and the pictures. The pictures show the timed rows."""
+    """Writes the JSON file and the pictures. The pictures show the rows that were timed."""
     if options.json:
         files.write_json(options.json, data)
         print(f"wrote {options.json}")

@@ -1,4 +1,4 @@
-"""The rows of `decode`: every side on every problem, and their tables."""
+"""Measures every side on every problem of the `decode` command, and makes tables of the rows."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from attend._measure.decode_shapes import COLD, WARM, Setting, Shape
 from attend._measure.implementations import refusal
 from attend._measure.timing import Limits, Timing
 
-ALLOWED = {"f32": 1e-3}  # largest relative difference by the dtype of q; other dtypes: differences.LARGEST_DIFFERENCE
-ALLOWED_NARROW = 0.1  # limit for attend_wide, which differs from attend by the 8-bit rounding
+ALLOWED = {"f32": 1e-3}  # largest relative difference, by the dtype of q; default: LARGEST_DIFFERENCE
+ALLOWED_NARROW = 0.1  # limit for attend_wide, whose difference from attend includes the 8-bit rounding
 
 
 @dataclasses.dataclass
 class Row:
-    """One side on one problem with warm or cold caches. Without `us` it was skipped or failed, and `remark` gives the
-    reason.
+    """The measurement of one side on one problem with warm or cold caches. If the side was skipped or failed, `us` is
+    None and `remark` contains the reason.
 
-    `implementation` is attend, attend_wide or a library, `variant` the fastest variant of that library. `us` is the
-    median. `difference` is the norm of the difference divided by the norm: attend's from the definition, others' from
-    attend's. `passed` None: there is no result.
+    `implementation` is attend, attend_wide or a library, and `variant` is the fastest variant of that library. `us` is
+    the median in microseconds. `difference` is a relative norm: attend's result is compared with the definition, other
+    results are compared with attend's. `passed` is None if there is no result.
     """
 
     implementation: str
@@ -67,7 +67,7 @@ def as_dicts(rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 
 def notes(settings: Sequence[Setting], rows_of_q: int) -> list[str]:
-    """Returns one line for each reason that excludes peers from all problems of a setting."""
+    """Returns one line for each reason why peers are not measured on any problem of a setting."""
     from attend._measure import decode_sides
 
     found, first = [], settings[0]
@@ -92,7 +92,7 @@ def notes(settings: Sequence[Setting], rows_of_q: int) -> list[str]:
 
 
 def measure(shape: Shape, setting: Setting, limits: Limits, with_peers: bool) -> list[Row]:
-    """Returns the rows of a problem: compares the results, then times all sides in alternation."""
+    """Compares the results of all sides on a problem, then times the sides in alternation. Returns the rows."""
     import torch
 
     gc.collect()
@@ -101,7 +101,7 @@ def measure(shape: Shape, setting: Setting, limits: Limits, with_peers: bool) ->
     try:
         with torch.no_grad():
             return _measure(shape, setting, limits, with_peers)
-    except Exception as error:  # noqa: BLE001 (one problem of a grid is no reason to lose the others)
+    except Exception as error:  # noqa: BLE001 (an error in one problem must not lose the others)
         from attend._measure.differences import first_line
 
         refused = refusal(error)
@@ -133,14 +133,14 @@ def _measure(shape: Shape, setting: Setting, limits: Limits, with_peers: bool) -
     seen = {row.implementation for row in rows}
     for name, text in refused.items():
         row = _row(name, shape, setting)
-        if row.implementation not in seen:  # otherwise another variant of the library computed the problem
+        if row.implementation not in seen:  # if it was seen, another variant of the library has computed the problem
             row.remark, row.passed = text, False if row.library == "attend" else None
             rows.append(row)
     return rows
 
 
 def _from_the_definition(one: Any) -> float:
-    """Returns the difference of attend's o from the definition, for the first and the last sequence."""
+    """Returns the relative difference between attend's o and the definition, for the first and the last sequence."""
     from attend._measure.decode_problem import by_definition
     from attend._measure.differences import relative_difference
 
@@ -169,14 +169,14 @@ def _timed(row: Row, moved: int, timing: Timing) -> Row:
 
 
 def _judge(row: Row, difference: Optional[float], setting: Setting) -> None:
-    """Checks the result against the limit. NaN never passes."""
+    """Sets `passed`: whether the difference is within its limit. NaN never passes."""
     from attend._measure.differences import LARGEST_DIFFERENCE
 
     row.allowed = (
         ALLOWED_NARROW if row.implementation == "attend_wide" else ALLOWED.get(setting.dtype, LARGEST_DIFFERENCE)
     )
     row.difference = difference
-    if difference is None:  # attend itself has no result to compare with
+    if difference is None:  # attend has no result to compare with
         return
     row.passed = difference <= row.allowed
     if not row.passed:
@@ -189,7 +189,7 @@ def failures(rows: Sequence[Row]) -> list[str]:
 
 
 def left_out(rows: Sequence[Row]) -> list[str]:
-    """Returns one line for each side and reason, with the problems that the side skipped."""
+    """Returns one line for each combination of side and reason. The line lists the skipped problems."""
     found: dict[tuple[str, str], list[str]] = {}
     for row in rows:
         if row.us is None and row.passed is not False:
@@ -199,7 +199,9 @@ def left_out(rows: Sequence[Row]) -> list[str]:
 
 
 def text(data: dict[str, Any]) -> str:
-    """Returns microseconds and GB/s for each page size and state, and attend's ratio to the best of its peers."""
+    """Returns tables of microseconds and GB/s for each page size and state, and of the ratio of the best peer's time to
+    attend's.
+    """
     rows = [Row(**row) for row in data["rows"]]
     cache = f", cache {data['cache']}" if data["cache"] != data["dtype"] else ""
     what = f"{data['H']}:{data['Hkv']} heads, head_dim {data['D']}, rows {data['rows_of_q']}, {data['dtype']}{cache}"
@@ -232,8 +234,8 @@ def _by_place(rows: Sequence[Row]) -> dict[tuple[int, int], list[Row]]:
 
 
 def _table(rows: Sequence[Row], field: str) -> tables.Table:
-    """Returns a table with a row for each problem and a column for each side. With times, a ratio to the best peer is
-    added.
+    """Returns a table with a row for each problem and a column for each side. A table of times also has a column with
+    the ratio of the best peer's time to attend's.
     """
     sides = list(dict.fromkeys(row.implementation for row in rows))
     has_ratio = field == "us" and any(row.library != "attend" for row in rows)

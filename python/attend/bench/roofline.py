@@ -1,11 +1,12 @@
-"""roofline: the machine's measured ceilings, and the kernels' results relative to them.
+"""The command `roofline` measures the ceilings of the machine, and compares the kernels' results with them.
 
-There are two ceilings, each the best of several runs: a copy (bytes read and written), and arithmetic. On a CPU,
-arithmetic is multiply-adds on registers alone: of float32 and, if the processor has one, of the unit for bfloat16. It
-is measured before the kernels and again after them. On a GPU, arithmetic is a product of large square matrices in
-float32 and bfloat16 by cuBLAS, which is a reachable speed, not a hardware limit. Arithmetic intensity is operations
-divided by the bytes of inputs and outputs, each counted once. If an implementation moves more bytes (the unfused path
-stores S and P), it appears further below the roof, not at a lower intensity.
+There are two ceilings, each the best of several runs. The memory ceiling is the rate of a copy, in bytes read and
+written. On a CPU, the arithmetic ceiling is the rate of multiply-adds on registers alone, in float32 and, if the
+processor has a unit for it, in bfloat16. It is measured before the kernels and again after them. On a GPU, it is the
+rate of a product of large square matrices in float32 and bfloat16 by cuBLAS. This is a speed that software reaches, not
+a hardware limit. The arithmetic intensity is the number of operations divided by the bytes of inputs and outputs, each
+counted once. An implementation that moves more bytes, such as the unfused path, which stores S and P, appears at the
+same intensity, but further below the roof.
 """
 
 from __future__ import annotations
@@ -145,10 +146,10 @@ def _ceilings_that_fit(device: str, size: int) -> dict[str, Any]:
 
 
 def measure_ceilings(device: str, size: int) -> dict[str, Any]:
-    """Returns copy_gbps; peak_tflops by dtype; the kind of peak; and on a GPU product_size.
+    """Returns a dict with copy_gbps, peak_tflops by dtype, the type of the peak and, on a GPU, product_size.
 
     Raises:
-        UsageError if three float32 matrices of `size` squared numbers exceed the GPU's memory.
+        UsageError if three float32 matrices of size x size numbers exceed the GPU's memory.
     """
     if device == "cpu":
         speed = 2 * COPY_BYTES[device] / _best_ms(_copy(device), device) / 1e6
@@ -163,7 +164,7 @@ def measure_ceilings(device: str, size: int) -> dict[str, Any]:
 
 
 def cpu_peak_tflops() -> dict[str, float]:
-    """Returns the peak of attend's threads, by dtype."""
+    """Returns the arithmetic peak of attend's CPU threads in TFLOP/s, by dtype."""
     return {dtype: gflops / 1e3 for dtype, gflops in _core.cpu_peak_gflops(attend.cpu_threads()).items()}
 
 
@@ -171,7 +172,7 @@ Call = Callable[[], Any]
 
 
 def _copy(device: str) -> Call:
-    """Returns a copy by torch, or by NumPy on one CPU thread."""
+    """Returns a function that copies memory, with torch if it is installed, otherwise with NumPy on one CPU thread."""
     torch = errors.torch_or_none()
     if torch is not None:
         source = torch.ones(COPY_BYTES[device] // 4, device=device)

@@ -1,4 +1,6 @@
-"""visualize: draws the JSON files of compare, memory, roofline and decode. Measures nothing."""
+"""The command `visualize` draws pictures from the JSON files of compare, memory, roofline and decode. It measures
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from typing import Any
 from attend._measure import files, machine, plotting, style, tables
 from attend.bench import compare, decode_pictures, lines, memory, roofline
 
-BASELINE = "torch"  # baseline of the speed-ups
+BASELINE = "torch"  # the implementation to which speed-ups are relative
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Writes the pictures of each file: FILE.png, and for some kinds also FILE_latency.png and so on."""
+    """Writes the pictures of each JSON file: FILE.png, and for some commands also FILE_latency.png and others."""
     draw = {compare.KIND: draw_compare, memory.KIND: draw_memory, roofline.KIND: draw_roofline}
     draw[decode_pictures.KIND] = decode_pictures.draw
     files.prepare_folder("--output-dir", options.output_dir)
@@ -36,7 +38,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-Figures = dict[str, Any]  # figures by the suffix of the file's name
+Figures = dict[str, Any]  # {suffix of the file name: figure}
 
 
 def draw_compare(data: dict[str, Any], all_lines: bool) -> Figures:
@@ -60,7 +62,7 @@ def draw_compare(data: dict[str, Any], all_lines: bool) -> Figures:
 
 
 def _tables(data: dict[str, Any], found: dict[Any, Any], unit: str, best_is_low: bool) -> Any:
-    """Draws one table for each mode; `found` by mode, implementation and problem."""
+    """Draws one table for each mode. `found` contains the values by mode, implementation and problem."""
     plt, _ = plotting.toolkit()
     rows = compare.rows_of(data)
     modes = list(dict.fromkeys(r.mode for r in rows))
@@ -78,8 +80,8 @@ def _tables(data: dict[str, Any], found: dict[Any, Any], unit: str, best_is_low:
 
 
 def _scaling(data: dict[str, Any], all_lines: bool) -> Any:
-    """Draws milliseconds over the sequence length: a panel for each mode, batch, heads and head_dim with several
-    lengths.
+    """Draws milliseconds over the sequence length. Each combination of mode, batch, heads and head_dim that has several
+    lengths gets a panel.
     """
     rows = [r for r in data["rows"] if r["ms"]]
     groups: dict[Any, set[int]] = {}
@@ -94,7 +96,7 @@ def _scaling(data: dict[str, Any], all_lines: bool) -> Any:
 
 
 def _series(rows: list[dict[str, Any]], field: str) -> lines.Series:
-    """Returns a line over the sequence length for each implementation."""
+    """Returns for each implementation the points of its line over the sequence length."""
     found: lines.Series = {}
     for row in rows:
         if row[field]:
@@ -107,7 +109,9 @@ def _peers(rows: list[dict[str, Any]]) -> set[str]:
 
 
 def _family(data: dict[str, Any], row: dict[str, Any]) -> tuple[str, ...]:
-    """Returns the sizes that do not change with the length: in the papers' grid the number of tokens, not the batch."""
+    """Returns the sizes that are the same for all lengths of a panel. In the papers' grid this is the number of tokens
+    instead of the batch.
+    """
     same = () if data.get("grid") == "paper" else (f"B {row['B']}",)
     return (*same, f"H {row['H']}", f"D {row['D']}")
 
@@ -117,7 +121,7 @@ def _label(row: dict[str, Any]) -> str:
 
 
 def draw_memory(data: dict[str, Any], all_lines: bool) -> Figures:
-    """Draws the peak memory beyond the inputs over the sequence length, a panel for each mode."""
+    """Draws the peak memory beyond the inputs over the sequence length, with a panel for each mode."""
     rows = [r for r in data["rows"] if r["peak_mib"]]
     titles = {"forward": "forward", "backward": "forward and backward"}
     modes = dict.fromkeys(r["mode"] for r in rows)
@@ -126,7 +130,9 @@ def draw_memory(data: dict[str, Any], all_lines: bool) -> Figures:
 
 
 def draw_roofline(data: dict[str, Any], all_lines: bool) -> Figures:
-    """Draws TFLOP/s over operations per byte, both logarithmic, under the measured roofs; a panel for each mode."""
+    """Draws TFLOP/s over operations per byte, on logarithmic axes with the measured roofs, with a panel for each
+    mode.
+    """
     plt, _ = plotting.toolkit()
     rows = [r for r in data["rows"] if r["ms"] is not None]
     modes = list(dict.fromkeys(r["mode"] for r in rows))
@@ -154,7 +160,7 @@ def _speed(row: dict[str, Any]) -> float:
 
 
 def _draw_roofs(axis: Any, ceilings: dict[str, Any], intensities: list[float]) -> None:
-    """Draws the memory slope and a level for each dtype."""
+    """Draws the slope of the memory ceiling, and the level of the arithmetic ceiling for each dtype."""
     knees = {dtype: 1e3 * roof / ceilings["copy_gbps"] for dtype, roof in ceilings["peak_tflops"].items()}
     left, right = min([*knees.values(), *intensities]) / 8, 4 * max([*knees.values(), *intensities])
     for (dtype, roof), dash in zip(ceilings["peak_tflops"].items(), ("-", "--")):

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from attend._types import JaxOptions, VarlenOptions
 
-Operand = Union[jax.Array, "np.ndarray[Any, Any]"]  # NumPy arrays become constants of the program
+Operand = Union[jax.Array, "np.ndarray[Any, Any]"]  # a NumPy array becomes a constant of the compiled program
 
 
 @overload
@@ -69,22 +69,24 @@ def attention(
         q: f32, f16, bf16, or f64 on a CPU (batch, heads_q, seqlen_q, head_dim); with layout="bshd" (batch, seqlen_q,
             heads_q, head_dim).
         k, v: same dtype, (batch, heads_k, seqlen_k, head_dim) and (batch, heads_k, seqlen_k, head_dim_v).
-        bias: float, mask: bool (1 or batch, 1 or heads_q, 1 or seqlen_q, 1 or seqlen_k). Leading dimensions may be
-            missing. A last dimension of 1 is first expanded over the keys.
-        alibi_slopes: f32, sinks: float (heads_q) or (batch, heads_q).
-        seed: required with dropout_p: a number, an array of one integer, which may be traced, or a key of
-            jax.random. The dropout pattern is a pure function of it. There is no default, because a compiled function
-            would drop the same entries in every run.
+        bias: float (1 or batch, 1 or heads_q, 1 or seqlen_q, 1 or seqlen_k). Leading dimensions may be missing. A last
+            dimension of 1 is first expanded over the keys.
+        mask: bool, same shapes as bias. True keeps a score.
+        alibi_slopes: f32 (heads_q) or (batch, heads_q).
+        sinks: float (heads_q) or (batch, heads_q).
+        seed: a number, an array of one integer, which may be traced, or a key of jax.random. Required with dropout_p.
+            The dropout pattern is a pure function of the seed. There is no default, because with a default seed a
+            compiled function would drop the same entries in every run.
         offset: selects another dropout pattern of the same seed. Not allowed with a key.
-        The other options are as in `attend.attention`: numbers and names, known when the function is traced.
-        score, captures and block_mask of `attend.attention` are not available.
+        All other options are as in `attend.attention`. They are numbers and names, and must be known when the function
+        is traced. score, captures and block_mask of `attend.attention` are not available.
 
     Returns:
         o (batch, heads_q, seqlen_q, head_dim_v) in the order of `layout` and the dtype of q, or (o, lse) with lse f32
         (f64 if q is) (batch, heads_q, seqlen_q). Both are differentiable once with respect to q, k, v, bias and sinks.
 
     Arrays are read in place in both layouts. Under vmap the mapped dimension becomes part of the batch. Arrays that are
-    sharded over batch and heads stay sharded. On a GPU the work runs in XLA's stream. Determinism as in
+    sharded over batch and heads stay sharded. On a GPU the work runs in XLA's stream. Determinism is as in
     `attend.attention`.
 
     Raises:
@@ -140,17 +142,20 @@ def attention_varlen(
     """`attend.attention_varlen` of JAX arrays: sequences of different lengths, packed one after another.
 
     Arguments:
-        q: (total_q, heads_q, head_dim). k: (total_k, heads_k, head_dim). v: (total_k, heads_k, head_dim_v).
-        cu_seqlens_q, cu_seqlens_k: i32 (sequences + 1), may be traced. They start at 0, never decrease, and end at the
-            total number of tokens. On a CPU, other offsets are refused at run time.
-        max_seqlen_q, max_seqlen_k: upper bounds of the lengths, numbers.
-        alibi_slopes: f32, sinks: float (heads_q) or (sequences, heads_q).
-        The others as in `attention`. There is no bias and no mask.
+        q: (total_q, heads_q, head_dim).
+        k: (total_k, heads_k, head_dim).
+        v: (total_k, heads_k, head_dim_v).
+        cu_seqlens_q, cu_seqlens_k: i32 (sequences + 1), which may be traced. The offsets start at 0, never decrease,
+            and end at the total number of tokens. On a CPU, other offsets are refused at run time.
+        max_seqlen_q, max_seqlen_k: numbers, upper bounds of the sequence lengths.
+        alibi_slopes: f32 (heads_q) or (sequences, heads_q).
+        sinks: float (heads_q) or (sequences, heads_q).
+        All other arguments are as in `attention`. bias and mask are not available.
 
     Returns:
         o (total_q, heads_q, head_dim_v), or (o, lse) with lse f32 (f64 if q is) (heads_q, total_q).
 
-    Under vmap the mapped dimension becomes part of the heads. Errors and determinism as in `attention`.
+    Under vmap the mapped dimension becomes part of the heads. Errors and determinism are as in `attention`.
     """
     left, right = window_of(window)
     for name, x in (("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_k", cu_seqlens_k)):
@@ -176,7 +181,7 @@ def _attention(
     if drops(settings.dropout_p):
         tensors["philox_state"] = _philox_state(seed, offset)
     elif seed is not None:
-        _philox_state(seed, offset)  # validates the seed here too
+        _philox_state(seed, offset)  # a wrong seed is refused even if nothing is dropped
     call = Call(tuple(tensors)[3:], settings)
     check(call, tuple((name, x.shape, str(x.dtype)) for name, x in _with_all_columns(tensors, settings).items()))
     operands = _sharding.placed(call, _versions.alike(_whole(tensors, settings)))
@@ -198,8 +203,10 @@ def _check_compute(name: str) -> None:
 
 
 def array(name: str, x: Any) -> Any:
-    """Converts `x` to a JAX array. Refuses Python's numbers and lists, and arrays of other frameworks."""
-    convert = getattr(x, "__jax_array__", None)  # parameters of a model may have it; JAX's own arrays have None
+    """Converts `x`, a JAX or NumPy array, to a JAX array. Refuses Python numbers, lists, and arrays of other
+    frameworks.
+    """
+    convert = getattr(x, "__jax_array__", None)  # a model's parameters may have this method; JAX's own arrays do not
     if convert is not None:
         x = convert()
     if framework_of(x) not in ("jax", "numpy"):
@@ -248,13 +255,15 @@ def _words(name: str, x: Any) -> Any:
 
 
 def _num_keys(tensors: dict[str, Any], layout: str) -> Any:
-    """Returns the number of keys, or 1 if k has too few dimensions, which the checks refuse."""
+    """Returns the number of keys. Returns 1 if k has too few dimensions; later checks refuse such a k."""
     shape, axis = tensors["k"].shape, {"bhsd": 2, "bshd": 1, "thd": 0}[layout]
     return shape[axis] if len(shape) > axis else 1
 
 
 def _with_all_columns(tensors: dict[str, Any], settings: Any) -> dict[str, Any]:
-    """Returns the shapes with one-column biases and masks expanded over the keys, as the library requires."""
+    """Returns the shapes of all tensors, with one-column biases and masks expanded over the keys, as the library
+    requires.
+    """
     keys = _num_keys(tensors, settings.layout)
     found = {}
     for name, x in tensors.items():
@@ -266,15 +275,15 @@ def _with_all_columns(tensors: dict[str, Any], settings: Any) -> dict[str, Any]:
 
 
 def _whole(tensors: dict[str, Any], settings: Any) -> dict[str, Any]:
-    """Gives options all of their dimensions; missing ones become 1. JAX then sums their gradients accordingly."""
+    """Adds missing leading dimensions, of size 1, to the options. JAX sums the gradients over expanded dimensions."""
     wide, found = _with_all_columns(tensors, settings), dict(tensors)
     for name, x in tensors.items():
         if name in SCORE_TENSORS:
             found[name] = jnp.broadcast_to(x, wide[name].shape).reshape((1,) * (4 - x.ndim) + tuple(wide[name].shape))
         elif name in HEAD_TENSORS:
             x = x.reshape((1,) * (2 - x.ndim) + tuple(x.shape))
-            # The gradient of a sink that the batch shares is summed outside, so no device needs a part of another
-            # device.
+            # If the batch shares the sinks, their gradient is summed over the batch outside of this call. No device
+            # then needs data of another device.
             is_shared = name == "sinks" and settings.layout != "thd"
             found[name] = jnp.broadcast_to(x, (tensors["q"].shape[0], x.shape[1])) if is_shared else x
     return found

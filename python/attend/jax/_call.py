@@ -1,7 +1,7 @@
-"""A custom call of attend's library in XLA, its attributes, and the shapes of its results.
+"""Makes custom calls of attend's library in XLA, with their attributes and the shapes of their results.
 
-Dimensions have roles: "b" is the batch, "h" the heads, "" any other dimension. attend.jax._vmap folds a mapped
-dimension into one of them. attend.jax._sharding splits tensors along them.
+Each dimension of a tensor has a role: "b" is the batch, "h" the heads, and "" any other dimension. attend.jax._vmap
+makes a mapped dimension part of the batch or the heads. attend.jax._sharding splits tensors along these two dimensions.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from attend._settings import HEAD_TENSORS, SCORE_TENSORS, Extras, Gradients, out
 from attend.jax import _versions
 
 # XLA finds the library's code by these names, and JAX's cache of compiled programs stores them. If the meaning of a
-# call's attributes or operands changes, the number must change.
+# call's attributes or operands changes, the number in the name must change.
 TARGETS = {"forward": "attend_forward_1", "backward": "attend_backward_1"}
 
 _DTYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", "float64": "f64", "int32": "i32", "int64": "i64"}
-_APART = 1 << 52  # bytes between the placeholder addresses of arrays, more than any array has
-_PRETENDED_GPU = 0  # on a GPU, checks do not read the offsets of packed sequences
-_WORD = 4  # bytes
+_APART = 1 << 52  # bytes between the placeholder addresses of two arrays; no array is larger
+_PRETENDED_GPU = 0  # checks assume this GPU, because on a GPU they do not read cu_seqlens
+_WORD = 4  # bytes of a word of the workspace
 
 
 class Call(NamedTuple):
-    """A call without its arrays."""
+    """The parameters of a call, without its arrays."""
 
-    extras: tuple[str, ...]  # names in attend._settings.Extras of the arrays after q, k and v
+    extras: tuple[str, ...]  # the names, in attend._settings.Extras, of the arrays that follow q, k and v
     settings: Any  # attend._settings.Settings
 
     @property
@@ -80,15 +80,16 @@ def _attributes(settings: Any) -> dict[str, Any]:
             attributes[field] = np.int64(value)
         elif value is not None:
             attributes[field] = np.float64(value)
-    del attributes["seed"], attributes["offset"]  # operands, so that other values need no new program
+    del attributes["seed"], attributes["offset"]  # they are operands, so that other values need no new program
     return attributes
 
 
 def check(call: Call, tensors: dict[str, Any]) -> None:
-    """Raises ArgumentError for shapes, dtypes and settings that the library refuses. Symbolic sizes are checked at run
-    time.
+    """Raises ArgumentError for shapes, dtypes and settings that the library refuses. If sizes are symbolic, shapes are
+    checked at run time.
     """
-    if _has_symbols(tensors.values()):  # checks only dtypes and settings, with consistent sizes
+    # Checks only dtypes and settings, because the symbols are replaced by consistent sizes.
+    if _has_symbols(tensors.values()):
         sizes = {name: (1,) * tensors[name].ndim for name in "qkv"}
         sizes |= {name: (2,) for name in ("cu_seqlens_q", "cu_seqlens_k") if name in tensors}
         tensors = {name: jax.ShapeDtypeStruct(shape, tensors[name].dtype) for name, shape in sizes.items()}
@@ -102,7 +103,7 @@ def check(call: Call, tensors: dict[str, Any]) -> None:
 
 
 def _workspace_words(name: str, call: Call, operands: dict[str, Any], results: dict[str, Any]) -> int:
-    """Returns the size in words of the GPU workspace that XLA allocates, or 0 without a GPU."""
+    """Returns the size in words of the workspace that XLA must allocate for a call on the GPU, or 0 without a GPU."""
     everything = operands | results
     if jax.default_backend() != "gpu" or _has_symbols(everything.values()) or not _core.gpus():
         return 0
@@ -116,9 +117,9 @@ def _workspace_words(name: str, call: Call, operands: dict[str, Any], results: d
         found = _core.workspace_bytes(
             named["q"], named["k"], named["v"], named["o"], named.get("lse"), gradients, extras, call.settings
         )
-    except Error:  # the program may be for a CPU; otherwise the run reports the error
+    except Error:  # the program may be for a CPU; if it is not, the run reports the error
         return 0
-    # room to align the start: XLA's memory has a lower alignment
+    # The 256 bytes are room to align the start, because XLA's memory has a lower alignment.
     return 0 if found == 0 else -(-(found + 256) // _WORD)
 
 
@@ -132,7 +133,7 @@ def _has_symbols(tensors: Any) -> bool:
 
 
 def _views(tensors: dict[str, Any]) -> dict[str, Any]:
-    """Returns descriptions of dense arrays at distinct placeholder addresses."""
+    """Returns the library's views of dense arrays with these shapes and dtypes, at distinct placeholder addresses."""
     views = {}
     for i, (name, x) in enumerate(tensors.items()):
         strides = [1] * len(x.shape)

@@ -33,17 +33,18 @@ def dot_product_attention(
     """``jax.nn.dot_product_attention`` with the same arguments.
 
     Arguments:
-        query: f32, f16, bf16 (batch, seqlen_q, heads_q, head_dim), or without the batch.
+        query: f32, f16 or bf16 (batch, seqlen_q, heads_q, head_dim). The batch dimension may be missing in all arrays.
         key, value: same dtype, (batch, seqlen_k, heads_k, head_dim). heads_q is a multiple of heads_k.
-        bias: float, mask: bool. They broadcast to (batch, heads_q, seqlen_q, seqlen_k). The bias is differentiable.
+        bias: float, broadcasts to (batch, heads_q, seqlen_q, seqlen_k). Differentiable.
+        mask: bool, broadcasts like bias. True keeps a score.
         scale: a number. None means 1 / sqrt(head_dim).
-        is_causal: keeps j <= i, aligned **top left**, unlike other functions of attend. local_window_size aligns
-            likewise.
+        is_causal: row i sees the keys j <= i. The mask is aligned **top left**, unlike in other functions of attend.
+            local_window_size is aligned in the same way.
         query_seq_lengths, key_value_seq_lengths: i32 (batch). Rows of the result after the length are 0, and keys after
             the length are not seen.
-        local_window_size: (left, right), or one number for both.
-        implementation: None.
-        return_residual: return (o, lse). lse has the dtype of key and shape (batch, seqlen_q, heads_q), without a
+        local_window_size: (left, right), or one number for both sides.
+        implementation: must be None.
+        return_residual: return (o, lse). lse has the dtype of key and the shape (batch, seqlen_q, heads_q), and no
             gradient.
 
     Returns:
@@ -65,7 +66,7 @@ def dot_product_attention(
     pair = _pair(local_window_size)
     try:
         window, keys, seen = _bottom_right(seqlen_q, seqlen_k, is_causal, pair)
-    except Exception as error:  # the module of this class differs between releases
+    except Exception as error:  # the exception's class is in different modules in different releases
         if type(error).__name__ != "InconclusiveDimensionOperation":
             raise
         raise UnsupportedError(
@@ -77,7 +78,7 @@ def dot_product_attention(
     lengths_k = _lengths("key_value_seq_lengths", key_value_seq_lengths, q.shape[0])
     if lengths_k is not None:
         mask = _both(mask, jnp.arange(seqlen_k) < lengths_k[:, None, None, None])
-    if keys != seqlen_k:  # keys after the last one that the last row sees
+    if keys != seqlen_k:  # omits the keys after the last key that the last row sees
         k, v = k[:, :keys], v[:, :keys]
         bias, mask = (x if x is None or x.ndim == 0 or x.shape[-1] == 1 else x[..., :keys] for x in (bias, mask))
     try:
@@ -111,7 +112,7 @@ def _pair(window: Any) -> tuple[Optional[int], Optional[int]]:
 def _bottom_right(
     seqlen_q: int, seqlen_k: int, is_causal: bool, window: tuple[Optional[int], Optional[int]]
 ) -> tuple[tuple[int, int], int, Any]:
-    """Returns attend's window and the number of keys, and a mask if no window is equivalent."""
+    """Returns attend's window, the number of keys to use, and a mask if no window is equivalent, otherwise None."""
     left, right = window
     if is_causal:
         right = 0 if right is None else min(right, 0)

@@ -37,16 +37,16 @@ def ring_attention(
     """`attend.jax.attention` of a sequence that is split over the devices of an axis, inside jax.shard_map.
 
     lax.ppermute passes keys and values around the ring while each device computes with the ones that it holds. Partial
-    results are merged by their log-sum-exp. A second ring computes the gradients. Nothing is gathered.
+    results are merged by their log-sum-exp. A second ring computes the gradients. No device gathers all keys.
 
     Arguments:
-        q: f32, f16, bf16, or f64 on a CPU (batch, heads_q, rows, head_dim), with layout="bshd" (batch, rows, heads_q,
-            head_dim): the device's rows of the sequence.
-        k, v: same dtype, (batch, heads_k, rows, head_dim) and (batch, heads_k, rows, head_dim_v). Without `causal`
-            their number of rows may differ from that of q.
+        q: the device's rows of the sequence, (batch, heads_q, rows, head_dim), with layout="bshd" (batch, rows,
+            heads_q, head_dim). f32, f16 or bf16; on a CPU also f64.
+        k, v: same dtype, (batch, heads_k, rows, head_dim) and (batch, heads_k, rows, head_dim_v). Without `causal` the
+            number of keys on a device may differ from the number of rows.
         axis_name: the axis of the mesh along which shard_map splits the rows.
-        sharding: with `causal`, the rows that a device holds: see `ring_positions`. "zigzag" (an even number of rows)
-            and "striped" give every device the same work; "contiguous" does not.
+        sharding: with `causal`, the rows that a device holds: see `ring_positions`. "zigzag", which requires an even
+            number of rows, and "striped" give every device the same amount of work. "contiguous" does not.
         causal, scale, softcap, deterministic, compute: as in `attend.attention`, for the entire sequence.
         return_lse: return (o, lse).
 
@@ -85,8 +85,8 @@ def ring_attention(
 def ring_positions(seqlen: int, size: int, sharding: str = "zigzag") -> np.ndarray:
     """Returns i64 (seqlen): the order of rows in which shard_map splits a sequence for `ring_attention`.
 
-    Shard `x[positions]` along the axis of `size` devices. `np.argsort(positions)` restores the order. 12 rows on 3
-    devices::
+    Shard `x[positions]` along the axis of `size` devices. Indexing with `np.argsort(positions)` restores the original
+    order. Example of 12 rows on 3 devices; in zigzag order, device r has chunks r and 2 * size - 1 - r::
 
         contiguous    0 1 2 3        4 5 6 7       8 9 10 11
         zigzag        0 1 10 11      2 3 8 9       4 5 6 7       chunks r and 2 * size - 1 - r of 2 * size
@@ -102,7 +102,7 @@ def ring_positions(seqlen: int, size: int, sharding: str = "zigzag") -> np.ndarr
 
 
 class _Piece(NamedTuple):
-    """The rows and keys of a step that see each other: (first, last + 1)."""
+    """The part of one ring step that a device computes: the ranges (first, last + 1) of its rows and of the keys."""
 
     rows: tuple[int, int]
     keys: tuple[int, int]
@@ -110,11 +110,11 @@ class _Piece(NamedTuple):
 
 
 class _Ring(NamedTuple):
-    """A call without its arrays."""
+    """The parameters of a ring call, without its arrays."""
 
     axis_name: Any
     size: int
-    sharding: str  # "": every row sees every key
+    sharding: str  # "" if every row sees every key
     settings: Any
     num_rows: int
     num_keys: int
@@ -125,12 +125,14 @@ class _Ring(NamedTuple):
         return int(self.settings.layout.index("s"))
 
     def pieces(self, step: int) -> tuple[Optional[_Piece], Optional[_Piece]]:
-        """Returns the pieces of a step for keys from an earlier device, and for keys from a later device."""
+        """Returns what a device computes in a step if its present keys come from an earlier device, and if they come
+        from a later device. None means nothing.
+        """
         rows, keys = (0, self.num_rows), (0, self.num_keys)
         if not self.sharding:
             everything = _Piece(rows, keys, False)
             return everything, everything
-        if step == 0:  # the device's own keys have the order of its rows in every sharding
+        if step == 0:  # in step 0 a device holds its own keys, which have the same order as its rows
             diagonal = _Piece(rows, keys, True)
             return diagonal, diagonal
         if self.sharding == "contiguous":
@@ -145,7 +147,7 @@ class _Ring(NamedTuple):
         return Call((), self.settings._replace(causal=piece.is_causal))
 
     def passed_on(self, *tensors: Any) -> Any:
-        """Returns the tensors of the previous device."""
+        """Passes the tensors to the next device and returns those of the previous device."""
         places = [(i, (i + 1) % self.size) for i in range(self.size)]
         return tuple(jax.lax.ppermute(x, self.axis_name, places) for x in tensors)
 
@@ -167,7 +169,7 @@ def _function(ring: _Ring, wants_lse: bool) -> Any:
     """Returns the function of q, k and v that computes (o,), or (o, lse), with its gradients."""
 
     @jax.custom_vjp
-    def attend_ring_attention(q: Any, k: Any, v: Any) -> Any:  # its name in profiles
+    def attend_ring_attention(q: Any, k: Any, v: Any) -> Any:  # profilers show this name
         return _forward(ring, q, k, v)[: 2 if wants_lse else 1]
 
     def forward(q: Any, k: Any, v: Any) -> tuple[Any, Any]:
@@ -197,7 +199,7 @@ def _forward(ring: _Ring, q: Any, k: Any, v: Any) -> tuple[Any, Any]:
 
     state: Any = None
     for step in range(ring.size):
-        # Sent before the computation, so that the keys of the next step arrive meanwhile.
+        # The keys are sent before the computation, so that the keys of the next step arrive during it.
         after = ring.passed_on(k, v) if step + 1 < ring.size else (k, v)
         if state is None:
             piece, _ = ring.pieces(step)
@@ -213,8 +215,8 @@ def _forward(ring: _Ring, q: Any, k: Any, v: Any) -> tuple[Any, Any]:
 def _backward(
     ring: _Ring, q: Any, k: Any, v: Any, o: Any, lse: Any, dout: Any, dlse: Any = None
 ) -> tuple[Any, Any, Any]:
-    """Computes the gradients. dq stays on its device. dk and dv travel with their keys and arrive home after the last
-    step.
+    """Computes the gradients. dq stays on its device. dk and dv are passed around with their keys and are back on the
+    keys' device after the last step.
     """
     axis, wide = ring.axis, _wide(q)
     of_rows = {"q": q, "o": o, "lse": lse, "dout": dout} | ({} if dlse is None else {"dlse": dlse})
@@ -239,7 +241,9 @@ def _backward(
 
 
 def _merged(o: Any, lse: Any, o_part: Any, lse_part: Any, axis: int) -> tuple[Any, Any]:
-    """Merges results of the same rows over different keys. A part that sees no key has lse = -inf and weight 0."""
+    """Merges two results of the same rows over different keys. A result whose rows see no key has lse = -inf and weight
+    0.
+    """
     total = jnp.logaddexp(lse, lse_part)
     finite = jnp.where(jnp.isneginf(total), 0, total)
     first, second = (jnp.exp(x - finite) for x in (lse, lse_part))
@@ -253,7 +257,7 @@ def _cut(x: Any, bounds: tuple[int, int], axis: int) -> Any:
 
 
 def _put(x: Any, part: Any, bounds: tuple[int, int], axis: int) -> Any:
-    """Returns `x` with the part written at `bounds`."""
+    """Returns `x` with the range `bounds` along `axis` replaced by `part`."""
     if bounds == (0, x.shape[axis]):
         return part
     return jax.lax.dynamic_update_slice_in_dim(x, part, bounds[0], axis)

@@ -1,8 +1,9 @@
-"""Shardings: tells XLA that attention needs no communication along the batch and the heads.
+"""Defines shardings: XLA learns that attention needs no communication along the batch and the heads.
 
-Other dimensions are gathered first. Further dimensions are gathered in three cases. With dropout, all of them, because
-the pattern depends on the position in the entire tensor. The batch or the heads, if the gradient of an option sums over
-them. The heads, if a device would hold query heads without the key head that they read.
+Sharded dimensions other than batch and heads are gathered first. Batch and heads are also gathered in three cases. With
+dropout both are gathered, because the pattern depends on the position in the entire tensor. The batch or the heads are
+gathered if the gradient of an option sums over them. The heads are gathered if a device would otherwise hold query
+heads without the key head that they read.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from attend.jax._call import Call, roles
 
 
 def placed(call: Call, tensors: dict[str, Any]) -> dict[str, Any]:
-    """Shards the operands as q, if shardings are part of types (jax.sharding.AxisType.Explicit)."""
+    """Shards all operands like q, if shardings are part of JAX's types (jax.sharding.AxisType.Explicit)."""
     mesh = _explicit_mesh()
     if mesh is None:
         return tensors
@@ -26,7 +27,7 @@ def placed(call: Call, tensors: dict[str, Any]) -> dict[str, Any]:
 
 
 def partitioned(function: Any, call: Call, operands: tuple[str, ...], results: tuple[str, ...]) -> Any:
-    """Returns `function` in a form that runs on each device for its part of the batch and the heads."""
+    """Wraps `function` so that each device runs it on its part of the batch and the heads."""
     by_partitioner = _by_partitioner(function, call, operands, results)
     cuts = _Cuts(call, operands, results)
 
@@ -72,7 +73,7 @@ class _Cuts:
         self._call, self._operands, self._results = call, operands, results
 
     def shardings(self, mesh: Any, arguments: Any, found: Any) -> tuple[Any, Any]:
-        """Returns the shardings of the operands and of the results."""
+        """Returns the shardings of the operands and of the results, derived from the sharding of q."""
         shapes = [x.shape for x in arguments]
         q = arguments[0].sharding
         if not isinstance(q, NamedSharding):  # the mesh is unknown
@@ -110,17 +111,18 @@ class _Cuts:
         return axes
 
     def _free(self, shapes: list[Any]) -> set[str]:
-        """Returns the roles along which the parts of a call are independent."""
+        """Returns the roles along which a call can be split into independent parts: "b", "h", both or none."""
         if self._call.settings.dropout_p:
             return set()
         free = {"b", "h"}
         for name, shape in zip(self._operands, shapes):
             if "d" + name in self._results and name not in "qkv":
-                free -= {"b", "h"} - set(self._roles(name, shape))  # its gradient sums over them
+                # The option's gradient is a sum over dimensions that the option does not have.
+                free -= {"b", "h"} - set(self._roles(name, shape))
         return free
 
     def rule(self, mesh: Any, operand_types: Any, result_types: Any) -> Any:
-        """Returns the same information as a rule of Shardy."""
+        """Returns the same information in the form of a sharding rule for Shardy."""
         shapes = [tuple(x.shape) for x in operand_types]
         free = self._free(shapes)
         heads = self._roles("q", shapes[0]).index("h")
@@ -128,7 +130,8 @@ class _Cuts:
         is_grouped = num_q != num_k
         if num_k == 1 or num_q == 0 or num_k == 0:
             free.discard("h")
-        sizes = {"g": num_q // num_k} if is_grouped and "h" in free else {}  # query heads per key head
+        # G is the number of query heads per key head.
+        sizes = {"g": num_q // num_k} if is_grouped and "h" in free else {}
         own = iter(range(1000))
 
         def factors(name: str, shape: Any) -> Any:

@@ -1,8 +1,8 @@
 """The operator Attention of ONNX, opset 23 to 25, on NumPy arrays.
 
-ONNX counts positions from the first row: row i has position i + offset, where offset is the number of preceding keys.
-attend aligns masks bottom right. Each call here becomes a call of attend with fewer keys and rows, so no mask is
-materialised. Keys that the last row cannot see, and rows that see no key, are omitted.
+In ONNX, row i has position i + offset, where offset is the number of preceding keys. attend instead aligns the last row
+with the last key. Therefore this operator calls attend without the keys after the last row's window, and without the
+rows that see no key. The masks then agree, and no mask has to be stored as a matrix.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from attend._api import attention as attend_attention
 from attend._errors import ArgumentError, UnsupportedError
 
 _FLOATS = ("float32", "float16", "bfloat16", "float64")
-_SOFTMAX_PRECISIONS = (1, 10, 11, 16)  # f32, f16, f64, bf16 in ONNX's numbering
+_SOFTMAX_PRECISIONS = (1, 10, 11, 16)  # ONNX's numbers of f32, f16, f64 and bf16
 
 
 class Band(NamedTuple):
-    """The part of a call that attend computes, and its window, aligned bottom right. -1: open."""
+    """The rows and keys of a call that attend computes, and the window, aligned bottom right. -1 means an open side."""
 
-    rows: int  # the number of leading rows; later rows see no key
+    rows: int  # number of leading rows that attend computes; later rows see no key
     keys: int
     left: int
     right: int
@@ -47,30 +47,35 @@ def attention(
     softmax_precision: Optional[int] = None,
     with_qk: bool = False,
 ) -> tuple[Any, Any, Any, Any]:
-    """ONNX's Attention: its inputs in order, its attributes by name.
+    """Computes ONNX's Attention. The operator's inputs are positional arguments, and its attributes are keyword
+    arguments.
 
     Arguments:
         q: f32, f16, bf16 or f64 (batch, heads_q, seqlen_q, head_dim) or (batch, seqlen_q, heads_q * head_dim).
         k, v: same dtype, (batch, heads_k, seqlen_k, head_dim) and (batch, heads_k, seqlen_k, head_dim_v), or with three
-            dimensions. Inputs of three dimensions require q_num_heads and kv_num_heads.
+            dimensions as for q. Inputs of three dimensions require q_num_heads and kv_num_heads.
         attn_mask: bool or float, broadcasts to (batch, heads_q, seqlen_q, total), where total = seqlen_past + seqlen_k.
             Its last dimension may be shorter. Keys beyond it are hidden.
         past_key, past_value: (batch, heads_k, seqlen_past, head_dim) and (..., head_dim_v), placed before k and v.
-        nonpad_kv_seqlen: i64 (batch): the number of valid keys of each sequence. Not with past_key.
-        is_causal: 1: row i sees key j <= i + offset. The offset is seqlen_past, nonpad_kv_seqlen - seqlen_q, or 0.
-        left_window_size, right_window_size: keys i + offset - left to i + offset + right are seen; -1: open.
-        scale: None means 1 / sqrt(head_dim). softcap: 0 disables it.
-        softmax_precision: validated only. The softmax is computed in float32, or in float64 for f64 inputs.
-        qk_matmul_output_mode: kind of the fourth result: 0 scaled products, 1 after softcap, 2 with masks, 3 softmax.
-        with_qk: computes the fourth result, seqlen_q x total scores, in NumPy. Slow.
+        nonpad_kv_seqlen: i64 (batch): the number of valid keys of each sequence. Not allowed with past_key.
+        is_causal: if 1, row i sees the keys j <= i + offset. The offset is seqlen_past with past_key, nonpad_kv_seqlen
+            - seqlen_q with nonpad_kv_seqlen, and otherwise 0.
+        left_window_size, right_window_size: row i sees the keys i + offset - left to i + offset + right. -1 leaves a
+            side open.
+        scale: None means 1 / sqrt(head_dim).
+        softcap: 0 disables it.
+        softmax_precision: checked, but has no effect. The softmax is computed in float32, or in float64 for f64 inputs.
+        qk_matmul_output_mode: the fourth result: 0 scaled products, 1 scores after softcap, 2 scores with masks, 3
+            softmax weights.
+        with_qk: True computes the fourth result, seqlen_q x total scores, in NumPy, which is slow.
 
     Returns:
         (y, present_key, present_value, qk). y has the dtype and the number of dimensions of q. present_key and
-        present_value are the keys and values with the past in front, with four dimensions. qk is (batch, heads_q,
-        seqlen_q, total) in the dtype of q, or None. A row that sees no key is 0.
+        present_value have four dimensions and contain the past keys and values, followed by k and v. qk is (batch,
+        heads_q, seqlen_q, total) in the dtype of q, or None. A row of y that sees no key is 0.
 
     Raises:
-        attend.Error: one line with the argument, the value found, and the allowed values.
+        attend.Error: its message has the argument, the value found, and the allowed values.
     """
     q, k, v = (np.asarray(x) for x in (q, k, v))
     rank = q.ndim
@@ -96,7 +101,7 @@ def attention(
 
 
 def band(seqlen_q: int, seqlen_k: int, offset: int, window: tuple[int, int]) -> Band:
-    """Converts ONNX's window to a call of attend. Row i has position i + offset."""
+    """Returns the part of a call that attend computes for ONNX's window. Row i has position i + offset."""
     left, right = window
     rows, keys = seqlen_q, seqlen_k
     if right >= 0:
@@ -104,7 +109,7 @@ def band(seqlen_q: int, seqlen_k: int, offset: int, window: tuple[int, int]) -> 
         right = offset + right - (keys - rows)
     if left >= 0:
         left += keys - rows - offset
-        if left < 0:  # the last rows are too far from the last key to see any
+        if left < 0:  # the last rows are so far after the last key that their windows contain no key
             rows, right, left = max(0, rows + left), right + left if right >= 0 else right, 0
     if rows == 0 or keys == 0:
         return Band(0, 0, -1, -1)
@@ -118,7 +123,9 @@ def band(seqlen_q: int, seqlen_k: int, offset: int, window: tuple[int, int]) -> 
 def _attend(
     y: Any, q: Any, k: Any, v: Any, mask: Any, place: tuple[int, int], window: tuple[int, int], options: dict[str, Any]
 ) -> None:
-    """Computes sequences with one length and offset, `place`, into y, which is initially 0."""
+    """Computes sequences that all have the length and offset `place`. Writes the result into y, whose other rows are
+    0.
+    """
     length, offset = place
     if mask is not None:
         length = min(length, mask.shape[3])
@@ -134,7 +141,7 @@ def _attend(
 
 
 def _four_dimensions(q: Any, k: Any, v: Any, q_num_heads: Optional[int], kv_num_heads: Optional[int]) -> Any:
-    """Returns views (batch, heads, seqlen, head_dim)."""
+    """Returns views of q, k and v as (batch, heads, seqlen, head_dim)."""
     found = []
     for name, x, of_heads in (("Q", q, "q_num_heads"), ("K", k, "kv_num_heads"), ("V", v, "kv_num_heads")):
         heads = q_num_heads if name == "Q" else kv_num_heads
@@ -173,7 +180,9 @@ def _with_past(k: Any, v: Any, past_key: Any, past_value: Any) -> tuple[Any, Any
 
 
 def _check(q: Any, k: Any, v: Any, softmax_precision: Optional[int], mode: int, window: tuple[int, int]) -> None:
-    """Checks arguments whose errors from attend would not have ONNX's names. attend checks the shapes of Q, K and V."""
+    """Checks the arguments that attend's errors would not call by ONNX's names. attend itself checks the shapes of Q, K
+    and V.
+    """
     for name, x in (("Q", q), ("K", k), ("V", v)):
         if x.dtype.name not in _FLOATS:
             raise ArgumentError(f"{name}: {x.dtype.name}, allowed {', '.join(_FLOATS)}")
@@ -189,7 +198,7 @@ def _check(q: Any, k: Any, v: Any, softmax_precision: Optional[int], mode: int, 
 
 
 def _mask_of(mask: Any, shape: tuple[int, ...]) -> Any:
-    """Returns the mask with four dimensions. The last one is at most that of `shape`."""
+    """Returns the mask with four dimensions. Its last dimension is at most the last of `shape`."""
     if mask.dtype != np.bool_ and mask.dtype.name not in _FLOATS:
         raise UnsupportedError(f"attn_mask: {mask.dtype.name}, allowed bool, {', '.join(_FLOATS)}")
     full = (1,) * (4 - mask.ndim) + mask.shape
@@ -202,7 +211,7 @@ def _mask_of(mask: Any, shape: tuple[int, ...]) -> Any:
 
 
 def _positions(q: Any, k: Any, past_key: Any, nonpad: Any) -> tuple[list[int], list[int]]:
-    """Returns for each sequence the number of valid keys, and the position of row 0 among them."""
+    """Returns two lists: the number of valid keys of each sequence, and the position of its row 0 among these keys."""
     batch, total = q.shape[0], k.shape[2]
     if nonpad is None:
         return [total] * batch, [0 if past_key is None else np.shape(past_key)[2]] * batch

@@ -20,11 +20,11 @@ PERMISSION = (
 
 
 class CollectError(Exception):
-    """Nothing was measured. The message is one line."""
+    """Raised if nothing could be measured. The message is one line."""
 
 
 def find_tool(name: str, what: str) -> str:
-    """Returns the path of one of NVIDIA's profilers. `what` describes where to get it.
+    """Returns the path of one of NVIDIA's profilers. `what` describes how to install it.
 
     Raises:
         CollectError if it is not installed.
@@ -54,7 +54,7 @@ def version(ncu: str) -> str:
 def profile_command(ncu: str, problem: Problem, report: pathlib.Path, kernel_regex: str) -> list[str]:
     """Returns the command that profiles the kernels matching `kernel_regex` into `report`.
 
-    Clocks are not locked and caches are not flushed, so the measurement shows a call inside a loop of such calls.
+    The profiler does not lock clocks or flush caches, so the measured call behaves like a call in a loop.
     """
     names = ",".join(metrics.all_names(stalls.reasons()))
     return [
@@ -70,11 +70,11 @@ def collect(problem: Problem, folder: pathlib.Path, kernel_regex: str, timeout_s
     Leaves profile.ncu-rep, profile.csv and ncu.log in `folder`.
 
     Raises:
-        CollectError with the message of ncu or of the call.
+        CollectError with the error message of ncu or of the call.
     """
     ncu = find_ncu()
     report, table = folder / "profile.ncu-rep", folder / "profile.csv"
-    for old in (report, table):  # files of an earlier run must not be mistaken for new ones
+    for old in (report, table):  # removes the files of an earlier run, so that they are not mistaken for new files
         old.unlink(missing_ok=True)
     try:
         done = run(profile_command(ncu, problem, report, kernel_regex), timeout_s)
@@ -93,7 +93,7 @@ def collect(problem: Problem, folder: pathlib.Path, kernel_regex: str, timeout_s
 
 
 def failure(log: str) -> str:
-    """Returns in one line why there is no report, or no complete one."""
+    """Returns one line with the reason why there is no complete report."""
     if "ERR_NVGPUCTRPERM" in log:
         return PERMISSION
     lines = log.splitlines()
@@ -107,7 +107,9 @@ def failure(log: str) -> str:
 
 
 def run(command: list[str], timeout_s: float | None = None) -> subprocess.CompletedProcess[str]:
-    """Runs a command. Its stdout contains both streams. Kernels compiled during the run contain line information."""
+    """Runs a command. The result's stdout contains stdout and stderr. Kernels that are compiled during the run contain
+    line information.
+    """
     environment = {"ATTEND_LINE_INFO": "1", **os.environ}
     return subprocess.run(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=timeout_s,

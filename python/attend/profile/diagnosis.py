@@ -1,4 +1,4 @@
-"""Converts quantities to sentences. Every judgement is a threshold of the single table below."""
+"""Converts measured quantities to sentences. All thresholds are in the one table below."""
 
 from __future__ import annotations
 
@@ -10,15 +10,18 @@ from attend.profile.stalls import STALLS
 
 
 class Thresholds(NamedTuple):
-    """bound: a resource bounds the kernel if at least this % of it is used. If none reaches it, latency is the bound.
+    """bound: a resource bounds the kernel if at least this % of it is used. If no resource reaches this value, latency
+    is the bound.
     ceiling: % of a resource above which little can be gained.
-    near: the next resource is named as well if it is at most this many % points below the first.
-    stall_share: a stall reason is named if it takes at least this share of a warp's time; at most `stalls_named` are.
+    near: another resource is also named if its use is at most this number of percentage points below that of the first.
+    stall_share: a stall reason is named if it takes at least this share of a warp's time. At most `stalls_named`
+        reasons are named.
     conflict_share: bank conflicts are named if they cause at least this share of the shared-memory wavefronts.
-    load_sectors: sectors of a global load above which neighbouring threads do not read neighbouring words; 32 threads
-        with 16 bytes each need 16.
-    busy_share: multiprocessors are idle too long if they are busy for less than this share of the cycles.
-    occupancy_share: share of the possible occupancy below which blocks of different length leave slots empty.
+    load_sectors: if a global load touches more sectors than this, neighbouring threads do not read neighbouring words.
+        32 threads that read 16 bytes each need 16 sectors.
+    busy_share: if multiprocessors are busy for less than this share of the cycles, they are idle too long.
+    occupancy_share: if the achieved occupancy is below this share of the possible occupancy, thread blocks of different
+        duration leave slots empty.
     """
 
     bound: float = 60.0
@@ -36,7 +39,9 @@ THRESHOLDS = Thresholds()
 
 
 class Diagnosis(NamedTuple):
-    """bound: the key of the resource that bounds the kernel, "latency", or "unknown" without measurements."""
+    """The result of `diagnose`. `bound` is the key of the resource that bounds the kernel, "latency", or "unknown"
+    without measurements.
+    """
 
     bound: str
     sentences: list[str]

@@ -67,59 +67,65 @@ def ring_attention(
 ) -> Any:
     """`attend.attention` of a sequence that is distributed over the ranks of a torch.distributed group.
 
-    Every rank calls with its own rows, as `attend.ring.shard` selects them, and receives its rows of the result. Keys
-    and values are sent between ranks; queries stay. The result equals that of one device on the entire sequence: masks,
-    windows, ALiBi and dropout are functions of global positions. Partial results are merged in float32 or better and
-    rounded once.
+    Every rank passes its own rows, as `attend.ring.shard` selects them, and receives its rows of the result. Keys and
+    values are sent between ranks; queries stay. The result equals that of one device on the entire sequence, because
+    masks, windows, ALiBi and dropout are functions of global positions. Partial results are merged in float32 or better
+    and rounded once.
 
     Arguments:
         q: f32, f16, bf16 or f64 (batch, heads_q, rows, head_dim), with layout="bshd" (batch, rows, heads_q, head_dim),
-            packed (rows, heads_q, head_dim). A torch tensor on the CPU or on the rank's GPU. `rows` are the rank's rows
-            of the sequence. If the length is not divisible, their number differs by one or two between ranks.
-        k: like q, (batch, heads_k, rows, head_dim). v: like k, with head_dim_v columns.
-        group: a torch.distributed process group, its name, a device mesh of one dimension, or None: the default group.
-            CPU tensors are sent over gloo and GPU tensors over NCCL, whatever the group's backend. attend uses its own
-            connections, which the first call makes (see `attend.ring.connect`).
-        sharding: "zigzag", "contiguous" or "striped": see `attend.ring.shard`. Applies to queries and keys.
+            packed (rows, heads_q, head_dim). q is a torch tensor on the CPU or on the rank's GPU. `rows` is the number
+            of the sequence's rows on this rank. It differs by one or two between ranks if the number of ranks does not
+            divide the length.
+        k: like q, (batch, heads_k, rows, head_dim).
+        v: like k, with head_dim_v columns.
+        group: a torch.distributed process group, its name, a device mesh of one dimension, or None for the default
+            group. CPU tensors are sent over gloo and GPU tensors over NCCL, whatever the group's backend is. attend
+            uses separate connections, which the first call makes (see `attend.ring.connect`).
+        sharding: "zigzag", "contiguous" or "striped", see `attend.ring.shard`. The same for queries and keys.
         algorithm: how data is exchanged, the same on every rank. "exchange": keys and values are passed around the ring
             during the computation. "all_gather": each rank first receives all keys and values that its rows see.
             "all_to_all": each rank receives all rows of its share of the heads; the number of ranks must divide the
             numbers of heads. "two_level": heads are distributed within groups of ranks, and keys and values are passed
             around between the groups. "automatic": the algorithm with the lowest estimated time, chosen for forward and
             backward separately.
-        layout: "bhsd" (None) or "bshd"; not with packed sequences.
+        layout: "bhsd" or "bshd". None means "bhsd". Not allowed with packed sequences.
         causal, window, scale, softcap, dropout_p, deterministic: as in `attend.attention`, for the entire sequence, and
             the same on every rank.
         seed, offset: as in `attend.attention`, the same on every rank. With None, each call with dropout uses a new
-            seed of rank 0, from torch's default generator. The other ranks draw too, so that the generators stay in
-            step, but use the seed of rank 0. Sending the seed needs no extra message.
-        bias, mask: as in `attend.attention`, with the rank's rows (or 1) and all keys in their original order. The bias
-            receives no gradient. Not supported on a GPU with striped tokens.
+            seed, which rank 0 draws from torch's default generator. The other ranks also draw a seed, so that the
+            generators of all ranks stay in the same state, but they use the seed of rank 0. No extra message is needed
+            to send the seed.
+        bias, mask: as in `attend.attention`, with this rank's rows (or 1 row) and all keys in their original order. The
+            bias receives no gradient. Not supported on a GPU with striped tokens.
         alibi_slopes: f32 (heads_q) or (batch, heads_q).
-        sinks: None. Rings do not support sinks.
-        cu_seqlens_q, cu_seqlens_k: i32 (sequences + 1), on the device of q: offsets of packed sequences before the
-            distribution. A rank holds its parts of the sequences one after another. bias and mask are then not allowed.
-        max_seqlen_q, max_seqlen_k: upper bounds of the lengths of the undivided sequences. None: read from the offsets.
+        sinks: must be None, because rings do not support sinks.
+        cu_seqlens_q, cu_seqlens_k: i32 (sequences + 1), on the device of q: the offsets of packed sequences before they
+            are distributed. Each rank holds a part of every sequence, and its q, k and v contain these parts one after
+            another. Not allowed with bias or mask.
+        max_seqlen_q, max_seqlen_k: upper bounds of the lengths of the undistributed sequences. None means that they are
+            computed from the offsets.
         return_lse: return (o, lse).
-        compute: "auto", "cpu" or "reference"; on a GPU "auto" or "simt".
+        compute: on a CPU "auto", "cpu" or "reference"; on a GPU "auto" or "simt".
 
     Returns:
-        o: like q, with head_dim_v columns. Or (o, lse), lse f32 (f64 if q is) (batch, heads_q, rows), packed (heads_q,
-            rows).
+        o: like q, with head_dim_v columns. With return_lse the result is (o, lse).
+        lse: f32 (f64 if q is) (batch, heads_q, rows), packed (heads_q, rows).
 
     Differentiable (o, and lse if it is returned), and traceable by torch.compile: the operators are
-    attend::ring_forward and attend::ring_backward. Every rank of the group must call, and run backward, in the same
-    order. A call waits for the other ranks before anything is sent. Deterministic for a given number of ranks; backward
-    on a GPU requires deterministic=True.
+    attend::ring_forward and attend::ring_backward. Every rank of the group must make the same calls, and run their
+    backward passes, in the same order. A call waits for the other ranks before anything is sent. Results are
+    deterministic for a given number of ranks. On a GPU, gradients are deterministic only with deterministic=True.
 
     A rank that refuses its arguments notifies the other ranks, which raise the same error. Two kinds of errors are not
     sent: errors that make `group` itself unusable, and errors that torch.compile raises while it traces.
 
     Raises:
-        attend.Error as `attend.attention` does, the same on every rank, naming the argument, also if shapes or options
-        differ between ranks. Nothing has been sent in that case. TypeError for an unknown option (the other ranks:
-        attend.ArgumentError). attend.RunError if another rank has failed, was interrupted, or has not started the call
-        within the time-out (5 minutes, see `attend.ring.connect`). KeyboardInterrupt on Ctrl-C.
+        attend.Error as `attend.attention` does, and if shapes or options differ between ranks. It names the argument
+        and is the same on every rank. Nothing has been sent in that case. TypeError on a rank that passes an unknown
+        option; the other ranks raise attend.ArgumentError. attend.RunError if another rank has failed, was interrupted,
+        or has not started the call within the time limit (5 minutes, see `attend.ring.connect`). KeyboardInterrupt on
+        Ctrl-C.
 
     Source: Liu, Zaharia, Abbeel, Ring Attention with Blockwise Transformers (2023); docs/ring.md.
     """
@@ -155,7 +161,7 @@ def _ring_forward(
             refuse_vmap()
     if q.is_meta:
         raise UnsupportedError("q: on meta, attend.ring runs on cpu and cuda")
-    if torch.is_grad_enabled():  # as the operator's autograd does, but before the other ranks continue
+    if torch.is_grad_enabled():  # the operator's autograd also refuses, but only after the other ranks have continued
         refuse_gradients([x is not None and x.requires_grad for x in extras])
     o, lse = torch.ops.attend.ring_forward(q, k, v, *extras, *settings, *spread)
     return o, lse
@@ -185,25 +191,28 @@ def attention(
     return_lse: bool = False,
     **options: Any,
 ) -> Any:
-    """`ring_attention` of NumPy arrays on the ranks of an mpi4py communicator. No autograd, see `backward`.
+    """`ring_attention` of NumPy arrays on the ranks of an mpi4py communicator. `backward` computes the gradients,
+    because NumPy has no autograd.
 
     Arguments:
-        q, k, v: as in `ring_attention`: NumPy arrays, or any CPU arrays that support DLPack. CuPy arrays are sent over
-            NCCL, whose ranks find each other over `comm`.
-        comm: an mpi4py communicator. attend duplicates it in the first call, and frees the duplicate with it.
+        q, k, v: as in `ring_attention`, but NumPy arrays, other CPU arrays that support DLPack, or CuPy arrays. CuPy
+            arrays are sent over NCCL, whose connections are set up over `comm`.
+        comm: an mpi4py communicator. attend duplicates the communicator in the first call, and frees the duplicate when
+            the communicator is freed.
         sharding, algorithm, return_lse: as in `ring_attention`.
         options: as in `ring_attention`: layout, causal, window, scale, softcap, bias, mask, alibi_slopes, dropout_p,
             seed, offset, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k (required with cu_seqlens_q),
-            deterministic, compute. Without a seed, a call with dropout draws one that `backward` cannot know. Pass a
-            seed if you call `backward`.
+            deterministic, compute. With dropout, pass a seed if you call `backward`. Otherwise this call draws a seed
+            that `backward` cannot repeat.
 
     Returns:
-        o, or (o, lse), as `ring_attention`, in the framework of q.
+        o, or (o, lse), as from `ring_attention`, in the framework of q.
 
     Raises:
         As `ring_attention`. If this rank is interrupted, it raises KeyboardInterrupt, and the other ranks raise
-        attend.RunError. A rank that later fails in another way, such as out of memory, ends the program by MPI_Abort.
-        So does a rank that has waited for another one for 5 minutes.
+        attend.RunError. A rank that fails in another way after the ranks have met, for example because memory is
+        exhausted, ends the program by MPI_Abort. A rank that has waited for another rank for 5 minutes also ends the
+        program.
     """
     from attend import _arrays
 
@@ -233,14 +242,14 @@ def backward(
     dlse: Optional[ArrayT] = None,
     **options: Any,
 ) -> tuple[ArrayT, ArrayT, ArrayT]:
-    """Returns the gradients (dq, dk, dv) of `attention`: each rank's rows of them.
+    """Returns this rank's rows of the gradients (dq, dk, dv) of `attention`.
 
     Arguments:
-        dout: dL/do, dtype and shape of o. dlse: dL/dlse, shape of lse. None means zero. Either all ranks pass dlse or
-            none.
-        q, k, v, o, lse, comm, sharding, options: the inputs and results of `attention`. With dropout they include a
-            seed.
-        algorithm: as in `attention`; it may differ from that of the forward call.
+        dout: dL/do, dtype and shape of o.
+        dlse: dL/dlse, shape of lse. None means zero. Either all ranks pass dlse, or none does.
+        q, k, v, o, lse, comm, sharding, options: the inputs and results of `attention`. With dropout the options must
+            include a seed.
+        algorithm: as in `attention`. The algorithm may differ from that of the forward call.
 
     Returns:
         dq, dk, dv: dtype and shape of q, k, v.
@@ -261,7 +270,9 @@ def backward(
 
 
 def _resolved(function: str, q: Any, options: dict[str, Any]) -> tuple[Extras, Settings, bool]:
-    """Resolves the options. The last result is True if the seed was drawn here, so that the seed of rank 0 is used."""
+    """Resolves the options. The last result is True if this function drew the seed. All ranks then use the seed of rank
+    0.
+    """
     for name in ROW_OPTIONS:
         if options.get(name) is not None:
             raise UnsupportedError(f"{name}: given, allowed none with {function}")

@@ -1,4 +1,6 @@
-"""Runs torch's scaled_dot_product_attention on a ring, for models without ring support, like torch's manager."""
+"""Replaces torch's scaled_dot_product_attention by a ring, for models without ring support, like torch's
+context_parallel.
+"""
 
 from __future__ import annotations
 
@@ -28,27 +30,28 @@ def context_parallel(
     no_restore_buffers: Optional[Collection[Tensor]] = None,
     sharding: str = "zigzag",
 ) -> Iterator[None]:
-    """Within this context, torch.nn.functional.scaled_dot_product_attention is `ring_attention` over `mesh`.
+    """Returns a context in which torch.nn.functional.scaled_dot_product_attention calls `ring_attention` over `mesh`.
 
-    It follows torch.distributed.tensor.experimental.context_parallel::
+    Its arguments follow torch.distributed.tensor.experimental.context_parallel::
 
         with attend.ring.context_parallel(mesh, buffers=[tokens, labels, positions], buffer_seq_dims=[1, 1, 0]):
             loss = model(tokens, positions, labels)    # this rank's tokens
             loss.backward()
 
     Arguments:
-        mesh: a device mesh of one dimension, a process group, its name, or None: the default group.
+        mesh: a device mesh of one dimension, a process group, its name, or None for the default group.
         buffers: tensors with a dimension of tokens, none of which requires grad. Inside the context they contain the
-            rank's rows, afterwards their original contents. If the model uses positions, they must be included.
+            rank's rows, and afterwards their original contents. If the model uses a tensor of positions, it must be one
+            of the buffers.
         buffer_seq_dims: the dimension of tokens of each buffer.
-        no_restore_buffers: those of `buffers` that keep the rank's rows.
+        no_restore_buffers: the buffers that keep the rank's rows when the context ends.
         sharding: "zigzag", "contiguous" or "striped": see `attend.ring.shard`.
 
-    Inside, attention receives the rank's rows of query, key and value, (..., heads, rows, head_dim). is_causal applies
-    to the entire sequence, and requires the same number of rows and keys. For dropout, rank 0 draws the seed. attn_mask
-    is refused, because it would have to be split. If one rank refuses a call, the other ranks raise the same error in
-    their next attention call. Run backward inside the context too, because the graph may have saved a buffer (such as
-    tokens, for the gradient of their embedding).
+    Inside the context, attention receives the rank's rows of query, key and value, (..., heads, rows, head_dim).
+    is_causal applies to the entire sequence, and requires the same number of rows and keys. For dropout, rank 0 draws
+    the seed. attn_mask is refused, because it would have to be split. If one rank refuses a call, the other ranks raise
+    the same error in their next attention call. Backward must also run inside the context, because the graph may have
+    saved a buffer, for example the tokens for the gradient of their embedding.
 
     Raises:
         attend.ArgumentError naming the argument. Nothing has been changed in that case.
@@ -78,8 +81,8 @@ def _cut(mesh: Any, given: list[Any], dims: list[int], no_restore: Any, sharding
 
 
 def _set(pairs: Iterable[tuple[Any, Any]]) -> None:
-    """Replaces the memory of each first tensor. Autograd counts this as a change, so a graph that saved it raises an
-    error.
+    """Replaces the memory of the first tensor of each pair by that of the second. Autograd treats this as an in-place
+    change, so a graph that has saved the first tensor raises an error.
     """
     import torch
 

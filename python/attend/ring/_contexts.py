@@ -1,4 +1,6 @@
-"""Ring contexts: one for each group and device, made by the first call there, and destroyed with the group."""
+"""Manages ring contexts. There is one context for each group and device. The first call makes it, and it is destroyed
+with the group.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +25,11 @@ TIMEOUT_S = 300.0
 
 
 class _Rank:
-    """This process as a rank of a group: its rings by GPU index (-1 for CPUs), and its current ring.
+    """This process as a rank of a group. `contexts` maps a GPU index (-1 for CPUs) to a ring, and `at` is the index of
+    the current ring.
 
-    All ranks switch between rings together. They announce the switch in the current ring, where each rank detects
-    whether another rank does something else.
+    All ranks must switch to another ring together. Before a switch they compare their next calls in the current ring,
+    and raise an error if the calls differ.
     """
 
     def __init__(self) -> None:
@@ -44,23 +47,25 @@ class _Rank:
 
 
 _of_groups: weakref.WeakKeyDictionary[Any, _Rank] = weakref.WeakKeyDictionary()
-_of_comms: list[dict[Any, Any]] = []  # the attributes of communicators
+_of_comms: list[dict[Any, Any]] = []  # the dictionary of ranks of each communicator
 
 
 def connect(group: Any = None, device: Any = "cpu", timeout: float = TIMEOUT_S, copy_engines: bool = True) -> None:
-    """Makes the connections for calls on `group` with tensors on `device`. Otherwise the first call makes them.
+    """Makes the connections for calls on `group` with tensors on `device`. Without this call, the first ring call makes
+    them.
 
-    Collective: every rank of the group must call. On CPUs it makes gloo connections, on GPUs an NCCL communicator. They
-    belong to attend: they share nothing with those of `group`, and torch.distributed lists no additional group. They
-    are closed with `group`, or by torch.distributed.destroy_process_group(group).
+    Collective: every rank of the group must call. For CPUs it makes gloo connections, and for GPUs an NCCL
+    communicator. The connections belong to attend. They are independent of those of `group`, and torch.distributed
+    lists no additional group. They are closed when `group` is destroyed, for example by
+    torch.distributed.destroy_process_group(group).
 
     Arguments:
         group: a torch.distributed process group, its name, a device mesh of one dimension, or None: the default group.
         device: "cpu" or the rank's GPU, in any form that torch.device accepts.
         timeout: seconds that a rank waits for the others before its call raises an error.
-        copy_engines: GPUs of one machine exchange blocks with their copy engines, so all multiprocessors stay free for
-            the computation. Every rank must support and enable this. Otherwise, and between machines, NCCL's kernels
-            copy. No effect on CPUs.
+        copy_engines: True lets the GPUs of one machine exchange blocks with their copy engines, so that all
+            multiprocessors stay free for the computation. Every rank must support and enable this. Otherwise, and
+            between machines, NCCL's kernels copy the blocks. No effect on CPUs.
 
     Raises:
         attend.RunError if the group is already connected for this device, torch.distributed is not initialised, or the
@@ -77,7 +82,7 @@ def connect(group: Any = None, device: Any = "cpu", timeout: float = TIMEOUT_S, 
 
 
 def group_name(group: Any) -> str:
-    """Returns the name of a group for an operator's arguments. "" is the default group."""
+    """Returns the name of a group, which torch operators accept as an argument. "" means the default group."""
     if group is None:
         return ""
     if isinstance(group, str):
@@ -86,7 +91,7 @@ def group_name(group: Any) -> str:
     from torch.distributed.device_mesh import DeviceMesh
 
     if isinstance(group, DeviceMesh):
-        group = group.get_group()  # raises an error for several dimensions
+        group = group.get_group()  # raises an error if the mesh has several dimensions
     if not isinstance(group, ProcessGroup):
         raise ArgumentError(
             f"group: {type(group).__name__}, allowed a process group, its name, a device mesh of one dimension, or None"
@@ -118,7 +123,9 @@ def of_group(name: str, index: int) -> _core.RingContext:
 
 
 def door_of_group(group: Any, connects: bool = True) -> Optional[_core.RingContext]:
-    """Returns the ring in which the other ranks of the group begin their calls."""
+    """Returns the ring in which the other ranks of the group begin their calls. If there is none and `connects` is
+    False, returns None.
+    """
     resolved = process_group(group_name(group))
     rank = _of_groups.get(resolved)
     if rank is not None and rank.at is not None:
@@ -131,7 +138,7 @@ def door_of_group(group: Any, connects: bool = True) -> Optional[_core.RingConte
 
 
 def agree(group: Any, name: str, value: str) -> None:
-    """Checks that all ranks pass the same value. Otherwise all ranks raise. The host waits for the other ranks."""
+    """Waits for all ranks, and raises an error on all of them if they pass different values."""
     context = door_of_group(group)
     begins()
     assert context is not None
@@ -151,8 +158,8 @@ def _go_to(group: Any, index: int, timeout_s: float = TIMEOUT_S, copy_engines: b
 
 
 def _home(group: Any, index: int) -> int:
-    """Returns the device on which the ranks first meet: the CPU if the group supports gloo, whatever the tensors'
-    device.
+    """Returns the index of the device whose ring is made first: -1 (the CPU) if the group supports gloo, otherwise
+    `index`.
     """
     import torch.distributed as dist
 
@@ -168,7 +175,8 @@ def _connect(group: Any, index: int, timeout_s: float, copy_engines: bool) -> _c
         raise ArgumentError("group: this rank is not in it, allowed a group of this rank")
     if index < 0:
         messages = GroupMessages(group, timeout_s)
-        # Closes immediately, even if another object holds the messages: a thread in a call, or an error's traceback.
+        # Closes the connections with the group, even if a thread in a call or the traceback of an error still holds
+        # `messages`.
         weakref.finalize(group, messages.close).atexit = False
         return _callback_ring(rank, size, messages)
     box = [_core.make_nccl_id() if rank == 0 else b""]
@@ -178,7 +186,9 @@ def _connect(group: Any, index: int, timeout_s: float, copy_engines: bool) -> _c
 
 
 def of_comm(comm: Any, index: int) -> _core.RingContext:
-    """Returns the context of an mpi4py communicator, which is its attribute and is destroyed with it."""
+    """Returns the context of an mpi4py communicator. The context is an attribute of the communicator and is destroyed
+    with it.
+    """
     rank = _rank_of_comm(comm)
     if rank.at == index:
         return rank.contexts[index]
@@ -199,7 +209,9 @@ def door_of_comm(comm: Any, connects: bool = True) -> Optional[_core.RingContext
 
 
 def _rank_of_comm(comm: Any) -> _Rank:
-    """Returns the rank of a communicator. Ranks meet on the CPU, whatever the device of their arrays."""
+    """Returns this process's _Rank of a communicator. Ranks first connect on CPUs, whatever the device of their
+    arrays.
+    """
     if not hasattr(comm, "Get_attr"):
         raise ArgumentError(f"comm: {type(comm).__name__}, allowed an mpi4py communicator")
     held: Optional[dict[Any, Any]] = comm.Get_attr(_attribute())

@@ -1,8 +1,8 @@
-"""ring-flash-attention's functions for packed sequences that gather keys and values.
+"""ring-flash-attention's llama3 functions, which gather the keys and values of packed sequences.
 
-Each rank has an equal piece of all tokens, independent of sequence boundaries. It gathers the keys of the sequences of
-its rows, and computes attention as a single device. Llama 3 was trained in this way (Grattafiori et al., The Llama 3
-Herd of Models, 2024, section 3.3.2).
+Each rank has an equal piece of all tokens, independent of sequence boundaries. It gathers the keys of all sequences
+that its rows belong to, and then computes attention like a single device. Llama 3 was trained in this way (Grattafiori
+et al., The Llama 3 Herd of Models, 2024, section 3.3.2).
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ def llama3_flash_attn_prepare_cu_seqlens(
     """Returns the arguments of `llama3_flash_attn_varlen_func` for the rank's piece of the tokens.
 
     Arguments:
-        cu_seqlens: integer (sequences + 1): offsets of all tokens, a tensor on any device.
-        causal: as in the call. Without it, the rank's last sequence needs all of its keys.
-        rank, world_size: of the group. world_size divides the number of tokens.
+        cu_seqlens: integer tensor (sequences + 1) on any device: the offsets of the sequences among all tokens.
+        causal: the same as in the attention call. Without causal, the rank's last sequence needs all of its keys.
+        rank, world_size: this rank's number and the number of ranks of the group. world_size divides the number of
+            tokens.
 
     Returns:
         cu_seqlens_q, cu_seqlens_k: offsets of the sequences in the rank's rows, and in the keys that these rows see;
@@ -47,7 +48,8 @@ def llama3_flash_attn_prepare_cu_seqlens(
     if rest:
         raise ArgumentError(f"cu_seqlens: {offsets[-1]} tokens, allowed a multiple of world_size, {world_size}")
     begin, end = rank * rows, (rank + 1) * rows
-    # The sequence in which the piece begins, and the first offset that the piece does not exceed.
+    # `first` is the sequence in which the rank's piece begins. `last` is the index of the first offset at or after its
+    # end.
     first, last = bisect.bisect_right(offsets, begin) - 1, bisect.bisect_left(offsets, end)
     bounds = offsets[first : last + 1]
     q = [min(max(n, begin), end) - begin for n in bounds]
@@ -76,24 +78,28 @@ def llama3_flash_attn_varlen_func(
     return_attn_probs: bool = False,
     group: Optional[Group] = None,
 ) -> Any:
-    """Attention of the rank's piece q (rows, heads_q, head_dim), k and v (rows, heads_k, head_dim) of all tokens.
+    """Computes attention of the rank's rows with all keys. q is (rows, heads_q, head_dim), k and v are (rows, heads_k,
+    head_dim).
 
     Arguments:
         cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, local_k_slice: results of
             `llama3_flash_attn_prepare_cu_seqlens`.
-        heads_k_stride: number of heads of k and v that are gathered at a time. It divides heads_k. The gathered keys of
-            all ranks need memory for this number of heads.
-        window_size: allowed only with causal, because then the rows and keys of a cut sequence end at the same token.
+        heads_k_stride: number of heads of k and v that are gathered at a time. It divides heads_k. Each rank needs
+            memory for the gathered keys and values of this number of heads.
+        window_size: allowed only with causal. With causal, the rows and the gathered keys of a sequence end at the same
+            token, as the alignment of the window requires.
         alibi_slopes: f32 (heads_q), allowed only with causal.
-        dropout_p: the dropped entries depend on the number of ranks, unlike in other functions of attend.
+        dropout_p: probability of dropping an entry. The dropped entries depend on the number of ranks, unlike in other
+            functions of attend.
 
     Returns:
-        out, or with return_attn_probs (out, softmax_lse f32 (heads_q, rows), None). Differentiable. dk and dv of all
-        ranks are summed in float32 and rounded twice.
+        out, or with return_attn_probs (out, softmax_lse f32 (heads_q, rows), None). Differentiable. dk and dv are
+        summed over the ranks in float32 and rounded twice.
 
     Raises:
         as `attend.ring.ring_attention`, the same on every rank. Before keys are gathered, the ranks compare dtypes and
-        shapes. After the first heads are computed, they confirm it to each other. The host waits for both exchanges.
+        shapes. After each rank has computed its first heads, the ranks exchange whether this succeeded. The host waits
+        for both exchanges.
     """
     import torch
 
@@ -144,7 +150,7 @@ def _check_causal(causal: bool, window_size: Sequence[int], alibi_slopes: Any) -
 
 
 def _agree(q: Any, k: Any, v: Any, settings: Any) -> None:
-    """Refuses tensors that differ between ranks, because the ranks gather each other's tensors."""
+    """Refuses tensors whose dtypes or shapes differ between ranks, because the ranks gather each other's tensors."""
     named = (("q", q), ("k", k), ("v", v))
     said = ", ".join(f"{name} {str(x.dtype).removeprefix('torch.')} {tuple(x.shape)}" for name, x in named)
     agree(settings.group, "llama3_flash_attn_varlen_func", f"{said}, heads_k_stride {settings.heads_k_stride}")

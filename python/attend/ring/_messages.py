@@ -1,7 +1,8 @@
-"""Transports messages of a ring on CPUs, over torch.distributed (gloo) or over an MPI communicator (mpi4py).
+"""Sends the messages of a ring between CPUs, over torch.distributed (gloo) or over an MPI communicator (mpi4py).
 
 Each class implements the interface of `_core.make_callback_ring`. `send` and `receive` start a transfer and return a
-function that waits for it. `all_gather` is a rendezvous. `fail` ends the waits of the other ranks.
+function that waits for it. `all_gather` returns after all ranks have called it. `fail` makes the other ranks stop
+waiting.
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ from attend._errors import RunError
 _Wait = Callable[[], None]
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
-_SPIN_S = 1e-3  # duration of a wait during which polls have no pause between them
+_SPIN_S = 1e-3  # during the first millisecond of a wait, polls follow each other without a pause
 _LONGEST_PAUSE_S = 1e-3
-_yield = getattr(os, "sched_yield", lambda: time.sleep(0))  # there may be more ranks than cores
-_POLL_S = 0.01  # between two reads of the job's store
+_yield = getattr(os, "sched_yield", lambda: time.sleep(0))  # lets other ranks run if there are fewer cores
+_POLL_S = 0.01  # pause between two reads of the job's store
 
 
 def _pause(waited: float) -> None:
-    """Pauses between two polls of a message. Python's signal handlers run here. The pause is at most a tenth of the
-    wait.
+    """Pauses between two polls of a message. Python's signal handlers run during the pause. The pause is at most a
+    tenth of the time waited so far.
     """
     if waited < _SPIN_S:
         _yield()
@@ -42,8 +43,8 @@ def _pause(waited: float) -> None:
 def _meet(store: Any, name: str, rank: int, size: int, timeout_s: float) -> str:
     """Waits for all ranks of a group and returns the name under which they connect.
 
-    The ranks communicate through the store of the job. Rank 0 opens an attempt. The other ranks join an attempt that is
-    newer than their last one. Python's signal handlers run while a rank waits.
+    The ranks communicate through the key-value store of the job. Rank 0 opens a numbered attempt. Each other rank joins
+    an attempt with a higher number than that of its previous attempt. Python's signal handlers run while a rank waits.
 
     Raises:
         attend.RunError if not all ranks have arrived within `timeout_s`, or one of them has given up.
@@ -85,13 +86,13 @@ def _meet(store: Any, name: str, rank: int, size: int, timeout_s: float) -> str:
         why = "interrupted" if not isinstance(error, Exception) else "it has waited too long for the others"
         store.compare_set(given_up, "", f"rank {rank} failed: {why}")
         if rank == 0 and isinstance(error, Exception):
-            store.set(opened, "0")  # a late rank waits for the next attempt; an interrupt is reported to it
+            store.set(opened, "0")  # closes the attempt: a late rank waits for the next one
         raise
     return found
 
 
 def _outside_of_transforms(function: _Method) -> _Method:
-    """Excludes the tensors of messages from torch.func's transforms."""
+    """Wraps a method so that torch.func's transforms do not apply to the tensors of messages."""
 
     @functools.wraps(function)
     def call(self: Any, *arguments: Any) -> Any:
@@ -104,8 +105,9 @@ def _outside_of_transforms(function: _Method) -> _Method:
 class GroupMessages:
     """Messages over separate gloo connections between the ranks of `group`, whatever the group's backend is.
 
-    Other messages cannot mix with these, and the connections can be closed if a call fails. torch.distributed.new_group
-    is not used, because it names a group by the number of groups in the process, which may differ between ranks.
+    With separate connections, these messages cannot be mixed up with others, and a failed call can close the
+    connections. torch.distributed.new_group is not used, because it names a group by the number of groups in the
+    process, which may differ between ranks.
     """
 
     def __init__(self, group: Any, timeout_s: float) -> None:
@@ -116,8 +118,8 @@ class GroupMessages:
         self._torch = torch
         self.rank, self._size = dist.get_rank(group), dist.get_world_size(group)
         self._timeout_s = timeout_s
-        self._failure: Optional[str] = None  # error of another rank, or of a message
-        self._gathering: Any = None  # a gather that an interrupt has left in progress
+        self._failure: Optional[str] = None  # text of the first error, of another rank or of a message
+        self._gathering: Any = None  # an all_gather that was interrupted and is still in progress
         self._store: Any = vars(c10d)["_get_default_store"]()
         name = f"attend/ring/{group.group_name}/{dist.get_global_rank(group, 0)}"
         self.group: Any = None
@@ -138,7 +140,8 @@ class GroupMessages:
     @_outside_of_transforms
     def send(self, to: int, channel: int, memory: memoryview) -> _Wait:
         message = self._torch.frombuffer(bytearray(memory), dtype=self._torch.uint8)
-        # In a list without a name: an interrupt's traceback would hold a named variable, and with it the connections.
+        # The request is in a list and has no name, because the traceback of an interrupt would keep a named variable,
+        # and with it the connections, alive.
         work = [self._checked(self._open_group().send, [message], to, channel)]
         return lambda: self._checked(lambda: work.pop().wait())
 
@@ -161,7 +164,7 @@ class GroupMessages:
         work = [self._checked(self._open_group().allgather, [parts], [message])]
         try:
             start = time.monotonic()
-            while not work[0].is_completed():  # wait() would not handle signals until the last rank arrives
+            while not work[0].is_completed():  # wait() would block signal handlers until the last rank has joined
                 _pause(time.monotonic() - start)
         except BaseException:
             self._gathering = work.pop()
@@ -170,7 +173,9 @@ class GroupMessages:
         self._torch.cat(parts, out=self._torch.frombuffer(everybodys, dtype=self._torch.uint8))
 
     def fail(self, why: str) -> None:
-        """Closes the connections, which ends the waits of the other ranks. The reason is in the store of the job."""
+        """Writes the reason to the store of the job and closes the connections, so that the other ranks stop
+        waiting.
+        """
         if self._failure is None:
             with contextlib.suppress(Exception):
                 self._store.compare_set(self._key, "", f"rank {self.rank} failed: {why}")
@@ -180,11 +185,11 @@ class GroupMessages:
             self._close_when_gathered()
 
     def _close_when_gathered(self) -> None:
-        """Closes the connections after the other ranks have joined the gather, which gloo cannot abort. They then see
-        the failure.
+        """Closes the connections after the other ranks have joined the all_gather, which gloo cannot abort. The other
+        ranks then raise the failure.
 
-        Destroying the group would wait for its gather, even at the interpreter's end. An extra reference therefore
-        keeps the group alive.
+        Destroying the gloo group would wait for its all_gather, even when the interpreter exits. An extra reference
+        therefore keeps the group alive.
         """
         work, group = self._gathering, ctypes.py_object(self.group)
         ctypes.pythonapi.Py_IncRef(group)
@@ -201,7 +206,7 @@ class GroupMessages:
 
     def close(self) -> None:
         if self._gathering is None:
-            self.group = None  # gloo closes the connections with the last reference; there is no call for it
+            self.group = None  # gloo closes the connections when the last reference is gone
 
     def _open_group(self) -> Any:
         if self.group is None:
@@ -212,7 +217,7 @@ class GroupMessages:
         try:
             return function(*arguments)
         except Exception as error:
-            del function  # a method of the connections, which the traceback would keep open
+            del function  # the traceback would keep this bound method, and so the connections, alive
             self._failure = self._failure_of_another()
             if self._failure is None:
                 text = str(error).splitlines()[0] if str(error) else type(error).__name__
@@ -223,7 +228,7 @@ class GroupMessages:
             raise RunError(f"ring: {self._failure}") from error
 
     def _failure_of_another(self) -> Optional[str]:
-        """Returns the failure of another rank if that rank could report it."""
+        """Returns the failure that another rank has written to the store, or None."""
         with contextlib.suppress(Exception):
             if self._store.check([self._key]):
                 return str(self._store.get(self._key).decode())
@@ -231,16 +236,16 @@ class GroupMessages:
 
 
 class MpiMessages:
-    """Messages over a duplicate of an mpi4py communicator, which all ranks make together.
+    """Messages over a duplicate of an mpi4py communicator. Making the duplicate is a collective call.
 
-    An interrupted rank notifies the others. A rank that fails in another way ends the program, as in C++. So does a
-    rank that has waited for another one for `timeout_s`, because a process that caught the error would hang in
-    MPI_Finalize.
+    An interrupted rank notifies the others. A rank that fails in another way ends the program, as in C++. A rank that
+    has waited for another rank for `timeout_s` also ends the program, because a process that caught an error instead
+    would hang in MPI_Finalize.
     """
 
-    _MAX_PIECE = 1 << 30  # bytes: MPI counts in int
-    _NOTICE = 8  # a tag; messages use the channels 0 to 7 as tags
-    _TRIES = 50  # polls before a wait yields its processor, which takes longer than most small messages
+    _MAX_PIECE = 1 << 30  # bytes of one MPI message, because MPI's counts are of type int
+    _NOTICE = 8  # the MPI tag of failure notices; messages use their channels, 0 to 7, as tags
+    _TRIES = 50  # polls before a wait yields its core, because a yield takes longer than most small messages
 
     def __init__(self, comm: Any, timeout_s: float) -> None:
         from mpi4py import MPI
@@ -248,14 +253,15 @@ class MpiMessages:
 
         self._mpi, self._empty, self._timeout_s = MPI, empty, timeout_s
         self.rank: int = comm.rank
-        self._open: dict[int, Any] = {}  # transfers in progress, with their memory
-        self._failure: Optional[str] = None  # error of another rank
+        self._open: dict[int, Any] = {}  # transfers in progress and their memory, by id
+        self._failure: Optional[str] = None  # text of another rank's error
         self._comm: Any = None
         made, request = comm.Idup()
         self._finish([request], None, "the others")
         self._comm = made
 
-    # Messages are copied: after an interrupt MPI continues transfers in progress, while the ring's own memory is freed.
+    # Messages are copied, because after an interrupt the ring frees its memory while MPI continues transfers in
+    # progress.
     def send(self, to: int, channel: int, memory: memoryview) -> _Wait:
         return self._begin(self._comm.Isend, to, channel, memoryview(bytearray(memory)))
 
@@ -296,7 +302,7 @@ class MpiMessages:
         everybodys[:] = messages[1]
 
     def _finish(self, requests: list[Any], memory: Any, whom: str) -> None:
-        are_done = self._mpi.Request.Testall  # Waitall would handle neither signals nor notices
+        are_done = self._mpi.Request.Testall  # Waitall would handle neither signals nor failure notices
         if not any(are_done(requests) for _ in range(self._TRIES)):
             start = time.monotonic()
             while not are_done(requests):
@@ -309,7 +315,7 @@ class MpiMessages:
         self._open.pop(id(requests), None)
 
     def _listen(self) -> None:
-        """Raises the failure that another rank has sent."""
+        """Raises an error if another rank has sent a failure notice."""
         status = self._mpi.Status()
         if self._comm is not None and self._comm.Iprobe(self._mpi.ANY_SOURCE, self._NOTICE, status):
             text = bytearray(status.Get_count(self._mpi.BYTE))
@@ -340,5 +346,5 @@ class MpiMessages:
             self._comm.Free()
 
 
-# MPI transfers that an interrupt has left in progress. Their memory must stay allocated.
+# MPI transfers that were interrupted and are still in progress. Their memory must stay allocated.
 _abandoned: list[Any] = []

@@ -1,12 +1,12 @@
-"""The torch operators of rings, with autograd, fakes and autocast.
+"""Defines the torch operators of rings, with fake implementations, autograd and autocast.
 
     attend::ring_forward(q, k, v, extras, settings, spread) -> (o, lse)
     attend::ring_backward(q, k, v, o, lse, dout, dlse?, extras, settings, spread) -> (dq, dk, dv)
 
-Tensors contain the rank's rows. `spread` is group, sharding, algorithm and seed_of_rank_0. `group` is the name of a
-process group, "" the default group. Every rank of the group must call in the same order. This also holds in compiled
-programs, because ranks that run the same program compile it alike. With seed_of_rank_0 the seeds of the ranks may
-differ: forward and backward both use the seed of rank 0.
+The tensors contain the rank's rows. `spread` is expanded into group, sharding, algorithm and seed_of_rank_0. `group` is
+the name of a process group, or "" for the default group. All ranks of the group must make their calls in the same
+order. Compiled programs do so, because ranks that run the same program compile it in the same way. If seed_of_rank_0 is
+True, the seeds of the ranks may differ, and forward and backward both use the seed of rank 0.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ library.define(
 
 
 def _run(function: Callable[..., None], compute: Callable[..., Any], q: Any, rest: tuple[Any, ...]) -> Any:
-    """Runs compute(extras, settings, call). An error before `call` is raised on all ranks."""
+    """Runs compute(extras, settings, call). If an error occurs before it calls `call`, all ranks raise the error."""
     *options, group, sharding, algorithm, seed_of_rank_0 = rest
     begun = calls_begun()
     try:
@@ -69,7 +69,7 @@ def _run(function: Callable[..., None], compute: Callable[..., Any], q: Any, res
 
 
 def _with_numbers(extras: Extras, settings: Settings) -> tuple[Extras, Settings]:
-    """Converts seed and offset from a tensor, as a compiler passes them, to numbers, which ranks can exchange."""
+    """A compiler passes seed and offset as a tensor. Converts them to numbers, which ranks can exchange."""
     if extras.philox_state is None:
         return extras, settings
     seed, offset = extras.philox_state.tolist()
@@ -77,7 +77,7 @@ def _with_numbers(extras: Extras, settings: Settings) -> tuple[Extras, Settings]
 
 
 def _with_lengths(extras: Extras, settings: Settings) -> Settings:
-    """Reads a missing length of the longest sequence from the offsets."""
+    """Computes max_seqlen_q and max_seqlen_k from the offsets if they are not given."""
     found: dict[str, Any] = {}
     for name, cu_seqlens in (("max_seqlen_q", extras.cu_seqlens_q), ("max_seqlen_k", extras.cu_seqlens_k)):
         if cu_seqlens is not None and getattr(settings, name) == 0 and cu_seqlens.numel() > 1:
@@ -101,7 +101,8 @@ def _backward(q: Any, k: Any, v: Any, o: Any, lse: Any, dout: Any, dlse: Any, *r
     return found
 
 
-# The remaining conditions on shapes and options depend on other ranks. The library checks them in the call.
+# Only shapes are computed here. The library checks shapes and options in the call, because they must also agree with
+# those of other ranks.
 def _forward_fake(q: Any, k: Any, v: Any, *rest: Any) -> tuple[torch.Tensor, torch.Tensor]:
     extras, settings = split(rest[:-_NUM_RING])
     named = {"k": k, "v": v, **extras._replace(philox_state=None)._asdict()}
@@ -114,7 +115,7 @@ def _backward_fake(q: Any, k: Any, v: Any, *rest: Any) -> tuple[torch.Tensor, ..
 
 
 def _share_of_scores(q: Any, k: Any, rest: tuple[Any, ...]) -> float:
-    """Returns the score entries that a rank computes if the work is balanced."""
+    """Returns the number of scores that a rank computes if the work is balanced."""
     *options, group, _, _, _ = rest
     extras, settings = split(tuple(options))
     size = dist.get_world_size(process_group(group))
@@ -144,7 +145,7 @@ _NUM_OTHERS = len(Settings._fields) + _NUM_RING
 
 
 def refuse_gradients(wanted: Sequence[bool]) -> None:
-    """Refuses options for which a gradient is requested. `wanted`: a flag for each field of Extras."""
+    """Raises an error if a gradient of an option is requested. `wanted` has a flag for each field of Extras."""
     refuse_lacking_gradients(wanted)
     for name, _ in OPTION_GRADIENTS:
         if wanted[Extras._fields.index(name)]:

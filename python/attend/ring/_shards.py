@@ -1,4 +1,4 @@
-"""Selects the rows of a sequence that a rank holds, and reassembles the sequence."""
+"""Selects the rows of a sequence that each rank holds, and reassembles a sequence from the rows of all ranks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _POSITION_BYTES = 8
 def positions(
     seqlen: int, *, rank: int, size: int, sharding: str = "zigzag", cu_seqlens: Optional[Sequence[int]] = None
 ) -> list[int]:
-    """Returns the global row index of each row that `rank` of `size` holds, in the rank's order.
+    """Returns the indices in the full sequence of the rows that `rank` of `size` holds, in the rank's order.
 
     `cu_seqlens`: the offsets of packed sequences, each of which is split over the ranks separately. See `shard`.
     """
@@ -39,7 +39,7 @@ def shard(
     sharding: str = "zigzag",
     cu_seqlens: Optional[Offsets] = None,
 ) -> ArrayT:
-    """Copies a rank's part of a full tensor: the rows that the rank holds along `dim`, in its order.
+    """Copies a rank's part of a full tensor: the rows along `dim` that the rank holds, in the rank's order.
 
     12 tokens on 3 ranks::
 
@@ -51,14 +51,15 @@ def shard(
     Arguments:
         x: torch tensor or NumPy array of any dtype: q, k, v, positions, labels, or the rows of a bias.
         dim: the dimension of the tokens.
-        group: gives rank and size if they are not passed. None: torch.distributed's default group.
-        rank, size: both or neither.
+        group: the group from which rank and size are taken if they are not passed. None means torch.distributed's
+            default group.
+        rank, size: the rank and the number of ranks. Pass both or neither.
         sharding: "zigzag", "contiguous" or "striped".
-        cu_seqlens: offsets of packed sequences in the full tensor. Each sequence is split separately, and a rank holds
-            its parts one after another.
+        cu_seqlens: offsets of packed sequences in the full tensor. Each sequence is split separately, and a rank's
+            result contains its parts of all sequences, one after another.
 
     Returns:
-        like x, differentiable. `size` need not divide the length.
+        The rank's part: an array like x, differentiable. `size` need not divide the length.
 
     Raises:
         attend.ArgumentError naming the argument.
@@ -84,17 +85,17 @@ def unshard(
     cu_seqlens: Optional[Offsets] = None,
     comm: Optional[object] = None,
 ) -> ArrayT:
-    """Returns the full tensor on every rank, assembled from all ranks' parts along `dim`: the inverse of `shard`.
-    Collective.
+    """Returns the full tensor on every rank, assembled from all ranks' parts along `dim`. This is the inverse of
+    `shard`. Every rank of the group must call it.
 
     Arguments:
         x: this rank's part, a torch tensor or, with `comm`, a NumPy array.
-        group: the torch.distributed group that sends torch tensors. None: the default group.
-        comm: an mpi4py communicator, for NumPy arrays.
+        group: the torch.distributed group over which torch tensors are sent. None means the default group.
+        comm: an mpi4py communicator, over which NumPy arrays are sent.
         dim, sharding, cu_seqlens: as given to `shard`.
 
     Returns:
-        like x, with all rows. Not differentiable.
+        An array like x, with all rows. Not differentiable.
     """
     parts: list[ArrayT] = _gathered(x, dim, group) if comm is None else cast(Any, comm).allgather(x)
     return join(parts, dim, sharding=sharding, cu_seqlens=cu_seqlens)
@@ -131,7 +132,7 @@ def join(
 
 
 def _gathered(x: Any, dim: int, group: Any) -> list[Any]:
-    """Returns every rank's part. Lengths may differ by a token or two for each sequence."""
+    """Returns every rank's part. The lengths of the parts may differ by one or two tokens for each sequence."""
     import torch
     import torch.distributed as dist
 

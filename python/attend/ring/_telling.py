@@ -1,6 +1,7 @@
-"""Raises an error of one rank's front end on all ranks, if it occurs before the library receives the call.
+"""Makes all ranks raise an error that the Python code of one rank raises before the library receives the call.
 
-Before a call the ranks exchange a message, for which the other ranks wait. The error is sent in its place.
+At the beginning of a call, the library's ranks exchange a message. A rank with an error sends the error in place of
+this message, for which the other ranks wait.
 """
 
 from __future__ import annotations
@@ -19,20 +20,23 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class _Thread(threading.local):
-    begun = 0  # calls that this thread has passed to the library, which reports their errors to the other ranks itself
+    # Number of this thread's calls that the library has received; the library reports their errors to the other ranks.
+    begun = 0
 
 
 _here = _Thread()
 
 
 def begins() -> None:
-    """Must be called immediately before the library. Later errors are no longer reported by the front ends."""
+    """Must be called immediately before the library is called. From then on the library, not Python, reports errors to
+    other ranks.
+    """
     _here.begun += 1
 
 
 @contextlib.contextmanager
 def connecting() -> Iterator[None]:
-    """While ranks connect, the front ends do not report errors to other ranks."""
+    """Within this context, in which ranks connect, errors are not reported to other ranks."""
     try:
         yield
     except BaseException:
@@ -40,20 +44,21 @@ def connecting() -> Iterator[None]:
         raise
 
 
-# Returns this rank's ring, in which the other ranks wait, for a group or communicator. Returns None if there is no ring
-# yet and the second argument (whether to connect) is False.
+# A function of a group or communicator and a flag. It returns this rank's ring, in which the other ranks wait. If there
+# is no ring yet, the flag decides whether it connects or returns None.
 Door = Callable[[Any, bool], Optional[_core.RingContext]]
 
 
 def told(door: Door, argument: str, traceable: bool = False) -> Callable[..., Any]:
-    """Returns a decorator: all ranks raise the errors that the function raises before the library receives the call.
+    """Returns a decorator. If the decorated function raises an error before the library receives the call, all ranks
+    raise it.
 
     An interrupt is always reported, because the other ranks would otherwise wait for the rank's next call.
 
     Arguments:
-        door: called with `argument`. If it fails, no other rank can be notified.
-        argument: name of the function's group or communicator argument.
-        traceable: torch.compile may trace the function. Errors are not reported then.
+        door: finds the ring of the group or communicator. If `door` fails, no other rank can be notified.
+        argument: name of the function's argument that is the group or communicator.
+        traceable: True if torch.compile may trace the function. While it is traced, errors are not reported.
     """
 
     def decorate(function: _Function) -> _Function:
@@ -83,7 +88,7 @@ def calls_begun() -> int:
 
 
 def tell(error: BaseException, door: Door, ranks: Any, begun: int) -> None:
-    """Reports an exception to the other ranks. `begun`: calls_begun() before the function.
+    """Reports an exception to the other ranks. `begun` is the value of calls_begun() before the function was called.
 
     Raises:
         attend.Error, which all ranks raise, if `error` is an attend.Error or exactly a RuntimeError or ValueError.
@@ -93,7 +98,7 @@ def tell(error: BaseException, door: Door, ranks: Any, begun: int) -> None:
         return
     try:
         context = door(ranks, not is_interrupt)
-    except Exception:  # noqa: BLE001 (the group is what is wrong, or its ring is gone: the first error says more)
+    except Exception:  # noqa: BLE001 (the group is invalid or its ring is closed; the original error is more useful)
         return
     if context is None:
         return

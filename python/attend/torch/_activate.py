@@ -1,8 +1,8 @@
 """Replaces torch's flash attention by overriding its operators, as torch's registry requires.
 
 The operators' tensors are (batch, heads, seqlen, head_dim). Causal masks align top left on the CPU, and **bottom
-right** on CUDA. On CUDA, torch's own front end calls with equal lengths only, and torch.nn.attention.bias expects the
-bottom-right alignment.
+right** on CUDA. On CUDA, torch's own functions call these operators with equal lengths only, except
+torch.nn.attention.bias, which expects the bottom-right alignment.
 
 The results have the shapes, strides, dtypes and devices that torch's meta functions declare to compilers.
 """
@@ -28,7 +28,7 @@ _CPU_FORWARD, _CPU_BACKWARD = f"{_FORWARD}_for_cpu", f"{_FORWARD}_for_cpu_backwa
 
 
 class _Handle:
-    """Keeps the overrides, which last as long as their library object."""
+    """Holds the library object of the overrides. They stay active as long as this object exists."""
 
     def __init__(self, libraries: list[torch.library.Library]) -> None:
         self._libraries = libraries
@@ -72,7 +72,8 @@ def _override() -> _Handle:
 
 def _library(key: str, kernels: dict[str, Callable[..., Any]]) -> torch.library.Library:
     library = torch.library.Library("aten", "IMPL", key)
-    knows_overrides = "allow_override" in inspect.signature(library.impl).parameters  # added after torch 2.6
+    # The parameter was added after torch 2.6.
+    knows_overrides = "allow_override" in inspect.signature(library.impl).parameters
     options: dict[str, Any] = {"allow_override": True} if knows_overrides else {}
     for name, kernel in kernels.items():
         library.impl(name, kernel, **options)
@@ -92,7 +93,7 @@ def cpu_forward(
     refuse_unless(dropout_p, (0.0,), "dropout_p")
     batch, heads, seqlen_q, _ = query.shape
     wide = torch.float64 if query.dtype == torch.float64 else torch.float32
-    # The strides of torch's own result, because compiled code relies on them.
+    # lse has the strides of torch's own result, because compiled code relies on them.
     lse = torch.empty((batch, seqlen_q, heads), dtype=wide, device=query.device).transpose(1, 2)
     o = _empty_output(query, value)
     k, v, window = top_left(query, key, value) if is_causal else (key, value, (-1, -1))
@@ -121,7 +122,7 @@ def cpu_backward(
     k, v, window = key, value, (-1, -1)
     if is_causal:
         for x in (dk, dv):
-            x[:, :, query.shape[2] :] = 0  # gradients of keys that no row sees
+            x[:, :, query.shape[2] :] = 0  # no row sees these keys, so their gradients are 0
         dk, dv, _ = top_left(query, dk, dv)
         k, v, window = top_left(query, key, value)
     gradients = Gradients(grad_out, None, dq, dk, dv)
@@ -145,7 +146,8 @@ def cuda_forward(
     numbers: tuple[Any, ...] = (seed, offset) if state is None else state.unbind()
     lse = torch.empty(query.shape[:3], dtype=torch.float32, device=query.device)
     o = _empty_output(query, value)
-    # Written on the GPU in stream order. There is no copy from the host, so graphs can be captured.
+    # The numbers are written by the GPU, in stream order, without a copy from the host. The call can therefore be
+    # captured in a graph.
     philox_seed, philox_offset = (
         torch.empty(shape, dtype=torch.int64, device=query.device).fill_(value).view(dtype)
         for (shape, dtype), value in zip(_random_numbers_of_torch(), numbers)
@@ -182,7 +184,9 @@ def cuda_backward(
 
 @functools.cache
 def _random_numbers_of_torch() -> list[tuple[tuple[int, ...], torch.dtype]]:
-    """Returns shapes and dtypes of the operator's seed and offset results, which differ between releases of torch."""
+    """Returns the shapes and dtypes of the operator's results `philox_seed` and `philox_offset`, which differ between
+    releases of torch.
+    """
     x = torch.empty((1, 1, 1, 8), device="meta")
     found = torch.ops.aten._scaled_dot_product_flash_attention(x, x, x)
     return [(tuple(result.shape), result.dtype) for result in found[6:8]]
@@ -203,7 +207,7 @@ def _drawn(dropout_p: float, philox_seed: Any, philox_offset: Any) -> Extras:
     """Returns extras with the seed and offset tensors. The host does not wait for values in GPU memory."""
     if dropout_p == 0.0:
         return NO_EXTRAS
-    # If the seed tensor has two elements, the first is the seed.
+    # In some releases the seed tensor has two elements, the first of which is the seed.
     return Extras(philox_state=torch.stack([x.view(torch.int64).reshape(-1)[0] for x in (philox_seed, philox_offset)]))
 
 

@@ -1,8 +1,8 @@
-"""Compiles backward's kernels on a thread while forward compiles its own, which shortens the first use.
+"""Compiles the kernels of backward on a thread while forward compiles its kernels. This shortens the first use.
 
-The thread has the tensors' addresses and layouts but holds no tensor. It launches no kernel and reads no tensor. An
-error on the thread occurs again in backward, which reports it. The thread is not a daemon: an exiting interpreter waits
-for the compiler.
+The thread has the addresses and layouts of the tensors, but no references to them. It launches no kernel and reads no
+tensor. It ignores errors, because an error occurs again in backward, which reports it. The thread is not a daemon, so
+an exiting interpreter waits for the compiler.
 """
 
 from __future__ import annotations
@@ -21,13 +21,15 @@ from attend.torch import _meta
 _MOST_BEGUN = 256
 NAME = "attend: backward's kernels"  # name of the threads
 
-# Keys that have begun, each with a mark of the call that began it. No lock is used, because a fork could leave it
-# locked.
+# Maps each key whose compilation has begun to a mark of the call that began it. No lock is used, because a fork could
+# leave it locked.
 _begun: dict[Hashable, object] = {}
 
 
 def begin(key: Hashable, describe: Callable[[], Callable[[], None]]) -> None:
-    """Once for each key, calls `describe` here and its result on a thread. Errors are dropped."""
+    """The first time for each key, calls `describe` here, and calls the function that it returns on a thread. Errors
+    are ignored.
+    """
     try:
         if key not in _begun:
             _begin(key, describe)
@@ -37,11 +39,11 @@ def begin(key: Hashable, describe: Callable[[], Callable[[], None]]) -> None:
 
 def _begin(key: Hashable, describe: Callable[[], Callable[[], None]]) -> None:
     if len(_begun) >= _MOST_BEGUN:
-        _begun.clear()  # beginning again costs one thread, which finds the kernels in memory
+        _begun.clear()  # a key that begins again costs one thread, which finds its kernels in memory
     mark = object()
-    if _begun.setdefault(key, mark) is not mark:  # another thread was first
+    if _begun.setdefault(key, mark) is not mark:  # another thread has begun this key
         return
-    with contextlib.suppress(Exception):  # the interpreter may be exiting, or no thread may be left
+    with contextlib.suppress(Exception):  # the interpreter may be exiting, or no more threads can be started
         threading.Thread(target=_run, args=(describe(),), name=NAME, daemon=False).start()
 
 
@@ -51,12 +53,14 @@ def _run(prepare: Callable[[], None]) -> None:
 
 
 class TensorPlaces(Places):
-    """Addresses of existing or possible tensors. torch's device "meta" is not used, because its first use imports for
-    0.3 s.
+    """Describes tensors that exist or that a call would make, by address and layout. torch's device "meta" is not used,
+    because its first use imports modules for 0.3 s.
     """
 
     def of(self, x: Optional[torch.Tensor]) -> Optional[_core.Array]:
-        """Returns the place of x, or a new place if calls copy x because its last dimension is not dense."""
+        """Returns the description of x. If the last dimension of x is not dense, calls copy x, and the description has
+        a new address.
+        """
         if x is None:
             return None
         if x.dim() > 0 and x.stride(-1) != 1 and not x.is_contiguous():
@@ -64,11 +68,13 @@ class TensorPlaces(Places):
         return _core.Array.at(self, x.data_ptr(), _meta.dtype_name(x.dtype), x.get_device(), x.shape, x.stride())
 
     def dense(self, dtype: torch.dtype, shape: Sequence[int]) -> _core.Array:
-        """Returns a place for a contiguous tensor."""
+        """Returns the description of a new contiguous tensor."""
         return self.array(_meta.dtype_name(dtype), *shape)
 
     def like(self, x: torch.Tensor) -> _core.Array:
-        """Returns a place for a result of _operators.empty_like(x): dense, with the dimension order of x."""
+        """Returns the description of a result of _operators.empty_like(x), which is dense and has the dimension order
+        of x.
+        """
         given, strides, span = x.stride(), [0] * x.dim(), 1
         for d in sorted(range(x.dim()), key=lambda d: (given[d], -d)):
             strides[d] = span

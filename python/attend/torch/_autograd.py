@@ -1,4 +1,4 @@
-"""Autograd, autocast and vmap of the operators."""
+"""Defines autograd, autocast and vmap of the operators."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ _WITHOUT_GRADIENT = tuple(Extras._fields.index(name) for name in NO_GRADIENT_TEN
 
 
 def refuse_lacking_gradients(wanted: Sequence[bool]) -> None:
-    """Refuses a gradient that attend does not provide. `wanted`: a flag for each field of Extras."""
+    """Raises an error if a gradient is requested that attend does not provide. `wanted` has a flag for each field of
+    Extras.
+    """
     for i in _WITHOUT_GRADIENT:
         if wanted[i]:
             raise UnsupportedError(f"{Extras._fields[i]}: requires grad; attend gives no gradient for it. Detach it")
@@ -39,12 +41,12 @@ def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor,
     refuse_lacking_gradients(ctx.needs_input_grad[3 : 3 + _NUM_EXTRAS])
     ctx.save_for_backward(*tensors, *output)
     ctx.settings = settings
-    # A missing gradient stays None, because not every backend supports a gradient of lse.
+    # A gradient of o or lse that autograd does not have stays None, because not every backend supports dlse.
     ctx.set_materialize_grads(False)
 
 
 def gradients(ctx: Any, dout: Any, dlse: Any, operator: Any = torch.ops.attend.backward) -> tuple[Any, ...]:
-    """Returns the gradients of the inputs of attend::forward. `operator`: attend::backward, or a replacement."""
+    """Returns the gradients of the inputs of attend::forward. `operator` is attend::backward or a replacement."""
     q, k, v, *extras, o, lse = ctx.saved_tensors
     dout = torch.zeros_like(o) if dout is None else dout
     rest = (*extras, *ctx.settings)
@@ -68,19 +70,21 @@ _CAST = (torch.float32, torch.float16, torch.bfloat16)
 
 
 class Attention(torch.autograd.Function):
-    """Computes o, or (o, lse). Arguments: q, k, v, settings, return_lse; with extras also the extras and their options
-    of OPTION_GRADIENTS.
+    """Computes o, or (o, lse). The arguments are q, k, v, settings and return_lse. If extras are given, the extras and
+    their tensors of OPTION_GRADIENTS follow.
 
-    This function of the direct route is for tensors that the library has checked (python/src/torch_route.cpp). The
-    library runs both passes. Between the kernels of a small model all host code is cold, and each Python function costs
-    microseconds. With extras the library calls the functions below.
+    The library calls this function after it has checked the tensors (python/src/torch_route.cpp), and the library also
+    runs both passes. This saves Python functions, each of which costs microseconds, because the host code between the
+    kernels of a small model is not in the CPU's caches. If extras are given, the library calls the functions below.
     """
 
-    # One function both sets the context and computes: with two, torch would inspect the signature in every call.
+    # One function both saves tensors in the context and computes. If there were two functions, torch would inspect
+    # their signature in every call.
     forward = staticmethod(_core.attention_forward)
 
     @staticmethod
-    def backward(ctx: Any, dout: Any, dlse: Any = None) -> Any:  # in Python, so that compiled autograd can trace it
+    # Written in Python, so that compiled autograd can trace it.
+    def backward(ctx: Any, dout: Any, dlse: Any = None) -> Any:
         return _core.attention_backward(ctx, dout, dlse)
 
 
@@ -95,7 +99,7 @@ class PackedAttention(torch.autograd.Function):
 
 
 def forward_with_extras(ctx: Any, q: Any, k: Any, v: Any, extras: Extras, settings: Settings) -> tuple[Any, Any]:
-    """Returns (o, lse). Saves all tensors that backward needs in the context."""
+    """Returns (o, lse). Saves all tensors that backward needs in `ctx`."""
     o, lse = run_forward(q, k, v, extras, settings)
     refuse_lacking_gradients([x is not None and x.requires_grad for x in extras])
     ctx.given = [x is not None for x in extras]
@@ -104,19 +108,21 @@ def forward_with_extras(ctx: Any, q: Any, k: Any, v: Any, extras: Extras, settin
 
 
 def run_backward(ctx: Any, saved: tuple[Any, ...], dout: Any, dlse: Any, is_direct: bool) -> tuple[Any, ...]:
-    """Returns the gradients of the arguments of Attention. `is_direct`: the library allows the direct route."""
+    """Returns the gradients of the arguments of Attention. `is_direct` is True if the library can be called
+    directly.
+    """
     rest = saved[5:]
     if not rest:
         dq, dk, dv, *_ = _gradients(saved, dout, dlse, NEEDS_NONE, NO_EXTRAS, ctx.settings, is_direct)
         return dq, dk, dv, None, None
     extras = _spread(rest, ctx.given)
-    needs = ctx.needs_input_grad[6:]  # after those of q, k, v, settings, return_lse and extras
+    needs = ctx.needs_input_grad[6:]  # the first six entries belong to q, k, v, settings, return_lse and extras
     dq, dk, dv, *of_options = _gradients(saved[:5], dout, dlse, needs, extras, ctx.settings, is_direct)
     return dq, dk, dv, None, None, None, *of_options
 
 
 def run_packed_backward(ctx: Any, saved: tuple[Any, ...], dout: Any, dlse: Any, is_direct: bool) -> torch.Tensor:
-    """Returns dqkv."""
+    """Returns dqkv, the gradient of the packed qkv."""
     qkv, o, lse = saved
     separate = (*qkv.unbind(2), o, lse)
     return torch.stack(_gradients(separate, dout, dlse, NEEDS_NONE, NO_EXTRAS, ctx.settings, is_direct)[:3], 2)
@@ -131,7 +137,7 @@ def _gradients(
     settings: Settings,
     is_direct: bool,
 ) -> tuple[Any, ...]:
-    """Returns dq, dk, dv, and a gradient or None for each of OPTION_GRADIENTS. `saved`: q, k, v, o, lse."""
+    """Returns dq, dk, dv, and a gradient or None for each of OPTION_GRADIENTS. `saved` contains q, k, v, o and lse."""
     q, k, v, o, lse = saved
     dout = torch.zeros_like(o) if dout is None else dout
     if is_direct:
@@ -141,7 +147,7 @@ def _gradients(
 
 
 def _spread(tensors: tuple[Any, ...], given: Sequence[bool]) -> Extras:
-    """Returns Extras with the given tensors, and None for the others."""
+    """Returns Extras from a tuple of tensors. `given` has a flag for each field; fields without a tensor are None."""
     left = iter(tensors)
     return Extras(*[next(left) if there else None for there in given])
 
@@ -166,13 +172,15 @@ for _name, _rule in (("forward", _vmap.forward), ("backward", _vmap.backward)):
 
 
 def autocast(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Casts q, k and v to the dtype of the autocast region, like matrix products. float64 is not cast."""
+    """Casts q, k and v to the dtype of the autocast region, as torch does for matrix products. float64 is not cast."""
     dtype = torch.get_autocast_dtype(tensors[0].device.type)
     return tuple(x.to(dtype) if x.dtype in _CAST else x for x in tensors)
 
 
 def autocast_to(device_type: str, operator: Any) -> Any:
-    """Returns the operator with q, k and v cast. Other tensors keep their dtype (slopes and lse are float32)."""
+    """Returns a function that casts q, k and v and then calls the operator. Other tensors keep their dtype, for example
+    alibi_slopes and lse, which are float32.
+    """
     key = torch._C.DispatchKey.AutocastCUDA if device_type == "cuda" else torch._C.DispatchKey.AutocastCPU
     below = torch._C.DispatchKeySet(key)
 

@@ -1,4 +1,4 @@
-"""Shardings of the operators: over batch and heads only.
+"""Registers the shardings that the operators support: over batch and heads.
 
 If a tensor is sharded otherwise (over the sequence, for example), torch's DTensor redistributes it first. The result is
 correct, at the cost of communication.
@@ -17,7 +17,7 @@ from attend._settings import HEAD_TENSORS, OPTION_GRADIENTS, SCORE_TENSORS, Extr
 from attend.torch._operators import split, split_needs
 
 _HEADS_AXIS = {"bhsd": 1, "bshd": 2, "thd": 1}
-_FIRST_OPTIONAL = {"forward": 3, "backward": 6}  # first argument that may be None
+_FIRST_OPTIONAL = {"forward": 3, "backward": 6}  # index of the first argument that may be None
 _is_known = False
 
 
@@ -29,7 +29,7 @@ def learn() -> None:
         _is_known = True
 
 
-learn._dynamo_marked_constant = True  # type: ignore[attr-defined]  # as attend.torch._transforms.are_active
+learn._dynamo_marked_constant = True  # type: ignore[attr-defined]  # see attend.torch._transforms.are_active
 
 
 def is_dtensor(x: Any) -> bool:
@@ -43,8 +43,9 @@ def _register() -> None:
     for name, shardings in (("forward", _forward), ("backward", _backward)):
         operator = getattr(torch.ops.attend, name).default
         register_sharding(operator)(shardings)
-        # DTensor caches a decision by its tensors and by the values of all arguments from a given one on. By default it
-        # starts with the first integer, and would confuse a False in `needs` with a True.
+        # DTensor caches a sharding decision. The key contains the tensors, and the values of all arguments from index
+        # static_argnum on. By default this index is that of the first integer, so the key would not contain the bools
+        # in `needs`.
         info = DTensor._op_dispatcher.sharding_propagator.op_to_schema_info[operator]
         info.static_argnum = _FIRST_OPTIONAL[name]
 
@@ -58,7 +59,9 @@ def refuse_dropout(dropout_p: float, *tensors: Any) -> None:
 
 
 def _forward(q: Any, k: Any, v: Any, *rest: Any) -> list[Any]:
-    """Returns [(placements of o and lse, placements of the arguments)] on one dimension of the mesh."""
+    """Returns the supported placements on one dimension of the mesh: a list of (placements of o and lse, placements of
+    the arguments).
+    """
     extras, settings = split(rest)
     found = []
     for cut in _cuts(k, settings.layout):
@@ -81,7 +84,7 @@ def _backward(q: Any, k: Any, v: Any, o: Any, lse: Any, dout: Any, dlse: Any, *r
         for (name, _), is_needed in zip(OPTION_GRADIENTS, needs):
             placement = of_extras[Extras._fields.index(name)] if is_needed else Replicate()
             if is_needed and cut is not None and placement == Replicate():
-                placement = Partial()  # each rank has the sum over its own rows
+                placement = Partial()  # each rank has the sum over the rows that it holds
             of_options.append(placement)
         others = [*[None] * len(needs), *of_extras, *[None] * len(settings)]
         arguments = [rows, rows, rows, rows, of_lse, rows, of_dlse, *others]
@@ -90,12 +93,13 @@ def _backward(q: Any, k: Any, v: Any, o: Any, lse: Any, dout: Any, dlse: Any, *r
 
 
 def _cuts(k: Any, layout: str) -> list[Optional[str]]:
-    """Returns the possible splits over the ranks: none, the batch, the heads."""
+    """Returns the dimensions along which tensors can be split over the ranks: None (no split), "batch", "heads"."""
     cuts: list[Optional[str]] = [None]
     if layout != "thd":
         cuts.append("batch")
-    # The query heads of a rank must read the key heads of the same rank. This holds if the ranks' shares are equal. It
-    # must hold for any dimensions of the mesh, because DTensor combines splits itself.
+    # The query heads of a rank must read the key heads of the same rank. This is the case if each rank gets the same
+    # number of heads. It must be the case for every subset of the mesh's dimensions, because DTensor combines the
+    # splits of several dimensions.
     heads = k.shape[_HEADS_AXIS[layout]]
     sizes = k.mesh.shape
     subsets = itertools.chain.from_iterable(itertools.combinations(sizes, n) for n in range(1, len(sizes) + 1))
@@ -130,13 +134,17 @@ def _per_head(cut: Optional[str], x: Any, layout: str) -> Any:
 
 
 def _of_scores(cut: Optional[str], x: Any) -> Any:
-    """Returns the placement of an option of scores: (1 or batch, 1 or heads, ...), or fewer dimensions."""
+    """Returns the placement of an option with an entry for each score: (1 or batch, 1 or heads, ...), or fewer
+    dimensions.
+    """
     batch, heads = (axis if axis >= 0 and x.shape[axis] > 1 else None for axis in (x.ndim - 4, x.ndim - 3))
     return _shard(cut, batch, heads)
 
 
 def _shard(cut: Optional[str], batch: Optional[int] = None, heads: Optional[int] = None) -> Any:
-    """Returns the placement of a tensor with these dimensions of batch and heads. None: no such dimension."""
+    """Returns the placement of a tensor. `batch` and `heads` are the indices of these dimensions, or None if the tensor
+    does not have them.
+    """
     from torch.distributed.tensor import Replicate, Shard
 
     axis = {"batch": batch, "heads": heads}.get(cut or "")

@@ -1,4 +1,4 @@
-"""The operators of flex_attention inside graphs: schemas, kernels, fake kernels, autograd.
+"""Defines the operators of flex_attention in graphs: schemas, implementations, fake implementations and autograd.
 
     attend::flex_forward(q, k, v, captures, text?, mask?, made?, scale?) -> (o, lse, tiles)
     attend::flex_backward(q, k, v, o, lse, dout, dlse?, captures, text?, tiles, scale?, needs)
@@ -6,10 +6,11 @@
 
     attend::flex_tiles(captures, text, batch, num_heads, seqlen_q, seqlen_k) -> tiles
 
-`captures`: the tensors that the text reads as t0, t1 and so on. `mask`: the number of a BlockMask that was made outside
-of the graph. `made`: the number of tiles of flex_tiles. `tiles`: the number of the tiles that forward used, for
-backward. These numbers are tensors, i64 () on the CPU, because all other arguments of a graph are constant between
-calls. A gradient that is not requested is an empty tensor of shape (0).
+`captures` are the tensors that the text reads as t0, t1 and so on. Tiles and masks are passed as numbers, by which this
+module finds them. `mask` identifies a BlockMask that was made outside of the graph, `made` identifies tiles of
+flex_tiles, and `tiles` identifies the tiles that forward used, for backward. These numbers are tensors, i64 () on the
+CPU, because a graph treats arguments that are not tensors as constants. A gradient that is not requested is an empty
+tensor of shape (0).
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ library.define(
 library.define(
     "flex_tiles(Tensor[] captures, str text, SymInt batch, SymInt num_heads, SymInt seqlen_q, SymInt seqlen_k) "
     "-> Tensor tiles",
-    # Prevents compilers from folding the result for constant inputs: the number refers to tiles in memory.
+    # This tag prevents compilers from evaluating the operator once for constant inputs, because its result refers to
+    # tiles in memory.
     tags=(*TAGS, torch.Tag.nondeterministic_seeded),
 )
 forward, make_tiles = torch.ops.attend.flex_forward, torch.ops.attend.flex_tiles
@@ -60,8 +62,8 @@ _tiles: dict[int, Tiles] = {}
 
 
 def _number_of(tiles: Optional[Tiles]) -> torch.Tensor:
-    """Returns a number for the tiles. They live as long as the result's memory, because autograd may save an alias of
-    it.
+    """Returns a tensor with a number that identifies the tiles. The tiles live as long as the memory of this tensor,
+    because autograd may save an alias of it.
     """
     if tiles is None:
         return torch.tensor(_NONE)
@@ -93,7 +95,9 @@ _made: collections.deque[_Made] = collections.deque(maxlen=_MOST_MADE)
 
 
 def _make_tiles(captures: Any, text: str, *sizes: int) -> torch.Tensor:
-    """Makes tiles, or reuses recent tiles with equal values, because layers of a model often request the same."""
+    """Makes tiles. Reuses recent tiles that were made from equal values, because the layers of a model often request
+    the same tiles.
+    """
     here = [x.detach().cpu() for x in captures]
     for x in tuple(_made):
         if (x.text, x.sizes) == (text, sizes) and all(_are_equal(a, b) for a, b in zip(x.captures, here)):

@@ -1,7 +1,7 @@
 """`attend.attention`, `attend.forward` and `attend.backward` of torch tensors.
 
-The library computes a call directly (`_core.direct_attention`), or returns None. Such a call goes through
-torch.ops.attend: the operators with autograd, fakes, vmap and DTensors for torch's dispatcher.
+`_core.direct_attention` computes a call directly, or returns None if it does not support the call. In that case the
+call uses torch.ops.attend: operators that support autograd, fake tensors, vmap and DTensors by torch's dispatcher.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ def _by_an_operator(
         o, lse = run(q, k, v, *extras, *settings)
     except RuntimeError:
         if not torch.compiler.is_compiling():
-            _core.check_settings(settings)  # names a setting of a wrong type; torch would print the full schema
+            _core.check_settings(settings)  # names a setting of a wrong type, where torch would print the full schema
         raise
     return o, lse
 
 
 def _with_column(o: Any, lse: Any, bias: Any, k: torch.Tensor, settings: Settings) -> tuple[Any, Any]:
-    """Adds a bias of one column to lse, because the operators do not."""
+    """Adds a bias of one column to lse, because the lse of the operators does not contain it."""
     return o, _columns.shifted(lse, bias) if _is_column(bias, k, settings) else lse
 
 
@@ -81,7 +81,9 @@ def attention_qkvpacked(qkv: Any, extras: Extras, settings: Settings, return_lse
 
 
 def random_numbers(q: Any, seed: Any, offset: Any) -> tuple[Any, Any, Optional[torch.Tensor]]:
-    """See attend._api. Does not read the values of traced tensors or of tensors on the GPU of q."""
+    """Implements `random_numbers` of attend._api. Does not read the values of traced tensors or of tensors on the GPU
+    of q.
+    """
     is_compiling = torch.compiler.is_compiling()
     tensors = [x for x in (seed, offset) if isinstance(x, torch.Tensor)]
     if tensors and (is_compiling or any(x.is_cuda and x.device == q.device for x in tensors)):
@@ -94,7 +96,7 @@ def random_numbers(q: Any, seed: Any, offset: Any) -> tuple[Any, Any, Optional[t
 
 
 def _one_number(name: str, x: Any, device: torch.device) -> torch.Tensor:
-    """Returns i64 ()."""
+    """Returns `x`, a number or a tensor of one element, as an i64 tensor without dimensions."""
     if not isinstance(x, torch.Tensor):
         bits = _traced_int64(name, x) if torch.compiler.is_compiling() else as_int64(name, x)
         return torch.full((), bits, dtype=torch.int64, device=device)
@@ -104,7 +106,7 @@ def _one_number(name: str, x: Any, device: torch.device) -> torch.Tensor:
 
 
 def number_of(name: str, x: Any) -> Any:
-    """Returns a setting that may be a tensor of one element. Refuses one that requires grad."""
+    """Converts a setting that may be a tensor of one element to a number. Refuses a tensor that requires grad."""
     if not isinstance(x, torch.Tensor):
         return x
     if x.requires_grad:
@@ -117,7 +119,9 @@ def number_of(name: str, x: Any) -> Any:
 
 
 def _int64_of(name: str, x: Any) -> int:
-    """Returns the int64 with the bits of `x`. A tensor of int64 has them already, on a GPU too."""
+    """Returns the int64 that has the bits of the unsigned number `x`. The element of an int64 tensor already has this
+    form.
+    """
     if not isinstance(x, torch.Tensor):
         return as_int64(name, x)
     _check_one_number(name, x)
@@ -131,7 +135,7 @@ def _check_one_number(name: str, x: torch.Tensor) -> None:
 
 def _traced_int64(name: str, value: Any) -> Any:
     """Like `as_int64`, but adds no guards on symbolic integers."""
-    # imports a compiler, which is already loaded here
+    # This imports a compiler, which has already been loaded if it traces this call.
     from torch.fx.experimental.symbolic_shapes import statically_known_true
 
     if statically_known_true(value >= 2**63) or statically_known_true(value < 0):
@@ -178,8 +182,8 @@ def backward(
     has_column = _is_column(extras.bias, k, settings) if k.dim() > 2 else False
     with torch.no_grad():
         if has_column:
-            # lse includes the bias, and rounding with a large bias has removed the part that backward needs. It is
-            # recomputed. The caller's lse is still checked.
+            # The caller's lse includes the bias. A large bias has rounded away the digits that backward needs, so lse
+            # is recomputed without the bias. The caller's lse is still checked.
             if not torch.compiler.is_compiling():
                 named = zip(OPTION_GRADIENTS, needs)
                 like_options = (getattr(extras, name) if is_needed else None for (name, _), is_needed in named)
@@ -198,13 +202,15 @@ def backward(
 def _gradients_by_the_operator(
     q: Any, k: Any, v: Any, o: Any, lse: Any, dout: Any, dlse: Any, needs: Needs, extras: Extras, settings: Settings
 ) -> tuple[Any, ...]:
-    """Like `compute_gradients`, but with empty tensors instead of None."""
+    """Like `compute_gradients`, but by the operator attend::backward, and with empty tensors instead of None."""
     results: tuple[Any, ...] = torch.ops.attend.backward(q, k, v, o, lse, dout, dlse, *needs, *extras, *settings)
     return results
 
 
 def check_tensors(q: Any, k: Any, v: Any, extras: Extras, others: Optional[dict[str, Any]] = None) -> None:
-    """Refuses arguments that are not tensors, by name. The operators would print their full schema."""
+    """Refuses arguments that are not tensors, and names them. The errors of the operators would contain the full
+    schema.
+    """
     named = {"q": q, "k": k, "v": v, **(others or {})}
     if extras is not NO_EXTRAS:
         named |= {name: x for name, x in extras._asdict().items() if x is not None and name != "philox_state"}
@@ -214,7 +220,7 @@ def check_tensors(q: Any, k: Any, v: Any, extras: Extras, others: Optional[dict[
 
 
 def check_tensor(name: str, x: Any, owner: str = "q") -> None:
-    """Refuses an argument that is not a tensor with memory like that of `owner`."""
+    """Refuses an argument that is not a tensor with memory, or is on another device than the argument `owner`."""
     if not isinstance(x, torch.Tensor):
         raise ArgumentError(f"{name}: {type(x).__name__}, allowed a torch.Tensor like {owner}")
     if _dtensor.is_dtensor(x):

@@ -1,7 +1,7 @@
-"""Checks operator arguments without memory: meta tensors, and the fake tensors of compilers and exporters.
+"""Checks operator arguments that have no memory: meta tensors, and the fake tensors of compilers and exporters.
 
-The library checks their sizes and strides. A symbolic size is replaced by its hint. Without a hint, the check is left
-to the call with actual numbers.
+The library checks their sizes and strides. A symbolic size is replaced by its hint. If there is no hint, only the later
+call with actual sizes checks them.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ DTYPE_NAMES = {
     torch.uint64: "u64",
 }
 _GRADIENTS_OF_SCORES = tuple(gradient for name, gradient in OPTION_GRADIENTS if name in SCORE_TENSORS)
-_APART = 1 << 52  # bytes between the placeholder addresses of tensors, more than any tensor has
+_APART = 1 << 52  # bytes between the placeholder addresses of two tensors; no tensor is larger
 _KEYS_AXIS = {"bhsd": -2, "bshd": -3, "thd": -3}
-_PRETENDED_GPU = 0  # on a GPU, checks do not read the offsets of packed sequences
+_PRETENDED_GPU = 0  # checks assume this GPU, because on a GPU they do not read cu_seqlens
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -44,7 +44,9 @@ class _UnknownSizeError(Exception):
 def check(
     q: Any, k: Any, v: Any, o: Any, lse: Any, gradients: Optional[Gradients], extras: Extras, settings: Settings
 ) -> None:
-    """Raises ArgumentError if the library would refuse the same tensors with memory. `gradients` None: forward."""
+    """Raises ArgumentError if the library would refuse the same tensors with memory. If `gradients` is None, the call
+    is a forward pass.
+    """
     extras = extras._replace(philox_state=None)  # philox_state may be on another device
     named = dict(zip("qkv", (q, k, v))) | extras._asdict() | ({} if gradients is None else gradients._asdict())
     check_devices(q, ((name, x) for name, x in (*named.items(), ("o", o), ("lse", lse)) if x is not None))
@@ -64,14 +66,14 @@ def check(
 
 
 def check_score(score: Any) -> None:
-    """Checks the text of an attend._score.Own for tensors of these shapes and dtypes."""
+    """Checks the text of `score`, an attend._score.Own, for the shapes and dtypes of its captures."""
     views = _Views()
     with contextlib.suppress(_UnknownSizeError):
         score.function(tuple(views.of(x) for x in score.captures))
 
 
 def check_serving(name: str, tensors: Any, numbers: Any) -> None:
-    """Checks decode, append_decode and append. `tensors`, `numbers`: as in attend._serving."""
+    """Checks a call of decode, append_decode or append. `tensors` and `numbers` are those of attend._serving."""
     views = _Views()
     of = dict.fromkeys(IN_PLACE, views.in_place) | dict.fromkeys(DENSE, views.dense)
     with contextlib.suppress(_UnknownSizeError):
@@ -94,14 +96,14 @@ def check_devices(q: torch.Tensor, named: Any) -> None:
 
 
 class _Views:
-    """Descriptions of tensors at distinct placeholder addresses."""
+    """Makes the library's views of tensors, at distinct placeholder addresses."""
 
     def __init__(self) -> None:
         self._count = 0
 
     def of(self, x: Optional[torch.Tensor], columns: Any = None) -> Any:
-        """`columns`: the number of columns of an expanded bias or mask, because the library does not broadcast a
-        column.
+        """Returns the view of a tensor. `columns` is the number of columns of a bias or mask that is expanded over the
+        keys, because the library does not broadcast a single column.
         """
         if x is None:
             return None
@@ -115,18 +117,18 @@ class _Views:
         return self._at(x, shape, strides)
 
     def of_named(self, tensors: Any, of_scores: Any, columns: Any) -> dict[str, Any]:
-        """`tensors`: a named tuple. `columns`: as above, for the names in `of_scores`."""
+        """Returns the views of a named tuple of tensors. `columns` is as in `of`, for the fields in `of_scores`."""
         return {name: self.of(x, columns if name in of_scores else None) for name, x in tensors._asdict().items()}
 
     def in_place(self, x: Optional[torch.Tensor]) -> Any:
-        """Describes a tensor that is never copied."""
+        """Returns the view of a tensor that is never copied."""
         if x is None:
             return None
         self._count += 1
         return self._at(x, [_hint(n) for n in x.shape], [_hint(n) for n in x.stride()])
 
     def dense(self, x: Optional[torch.Tensor]) -> Any:
-        """Describes a tensor that is copied if it has gaps."""
+        """Returns the view of a tensor that is copied if it is not contiguous."""
         if x is None:
             return None
         self._count += 1

@@ -1,4 +1,4 @@
-"""The torch operators: schemas, kernels, fake kernels.
+"""Defines the torch operators: their schemas, implementations and fake implementations.
 
     attend::forward(q, k, v, extras, settings) -> (o, lse)
     attend::backward(q, k, v, o, lse, dout, dlse?, needs, extras, settings) -> (dq, dk, dv, gradients of options)
@@ -7,8 +7,8 @@
 gradients of options (dbias) are expanded in the order of OPTION_GRADIENTS. A gradient that is not requested is an empty
 tensor of shape (0), because operators cannot return None.
 
-Rounding with a large bias of one column would remove the rest of lse. The operators therefore exclude such a bias from
-lse and return 0 as its gradient. attend.torch._front adds it to lse.
+A large bias of one column, added to lse, would round away the other digits of lse. The operators therefore return an
+lse without such a bias, and 0 as its gradient. attend.torch._front adds the bias to lse afterwards.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ _BACKWARD = (
     "backward(Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, Tensor dout, Tensor? dlse, "
     f"{NEEDS_SCHEMA}, {EXTRAS_SCHEMA}, {SETTINGS_SCHEMA}) -> ({RESULTS_SCHEMA})"
 )
-# A compiler must not change the strides: the kernels need a contiguous last dimension, and o has the layout of q.
+# These tags forbid a compiler to change the strides. The kernels need a contiguous last dimension, and o has the layout
+# of q.
 TAGS = (torch.Tag.pt2_compliant_tag, getattr(torch.Tag, "needs_exact_strides", torch.Tag.needs_fixed_stride_order))
 
 library = torch.library.Library("attend", "DEF")
@@ -64,7 +65,7 @@ def run_forward(
     return_lse: bool = True,
     call: Optional[Callable[..., None]] = None,
 ) -> tuple[torch.Tensor, Any]:
-    """Computes o and lse (or None) immediately, below the dispatcher."""
+    """Returns o and lse (or None), computed by the library without torch's dispatcher."""
     o, lse = empty_results(q, v, settings.layout, return_lse)
     fill_forward(q, k, v, o, lse, extras, settings, call)
     return o, lse
@@ -80,7 +81,7 @@ def fill_forward(
     settings: Settings,
     call: Optional[Callable[..., None]] = None,
 ) -> None:
-    """Writes o and, if it is not None, lse. A given `call` replaces _core.forward."""
+    """Computes o and, if it is not None, lse. If `call` is given, it replaces _core.forward."""
     columns = None
     if call is None and extras is not NO_EXTRAS:
         extras, columns = _columns.split(extras, q, k, settings.layout)
@@ -111,7 +112,9 @@ def fill_backward(
     settings: Settings,
     call: Optional[Callable[..., None]] = None,
 ) -> None:
-    """Writes dq, dk, dv and the option gradients of `gradients` that are not None, from its dout and dlse."""
+    """Computes the fields of `gradients` that are not None, from its dout and dlse: dq, dk, dv and the gradients of
+    options.
+    """
     settings = with_required_determinism(settings)
     if call is None and extras is not NO_EXTRAS:
         extras, columns = _columns.split(extras, q, k, settings.layout)
@@ -135,9 +138,10 @@ def fill_backward(
 
 
 def with_required_determinism(settings: Settings) -> Settings:
-    """Returns the settings of backward. torch.use_deterministic_algorithms makes them deterministic.
+    """Returns the settings of backward, with `deterministic` set if torch.use_deterministic_algorithms requires it.
 
-    With warn_only, a backend that is requested by name runs anyway, like torch's own operators.
+    With warn_only, a backend that is requested by name runs even if it is not deterministic, like torch's own
+    operators.
     """
     if settings.deterministic or not torch.are_deterministic_algorithms_enabled():
         return settings
@@ -160,7 +164,7 @@ def _forward_fake(q: Any, k: Any, v: Any, *rest: Any) -> tuple[torch.Tensor, tor
 def run_backward(
     q: Any, k: Any, v: Any, o: Any, lse: Any, dout: Any, dlse: Any, *rest: Any
 ) -> tuple[torch.Tensor, ...]:
-    """Computes the results of attend::backward immediately."""
+    """Returns the results of attend::backward, computed by the library without torch's dispatcher."""
     return without_none(q, compute_gradients(q, k, v, o, lse, dout, dlse, *split_needs(rest)))
 
 
@@ -177,10 +181,11 @@ def compute_gradients(
     settings: Settings,
     call: Optional[Callable[..., None]] = None,
 ) -> tuple[Any, ...]:
-    """Computes (dq, dk, dv, a gradient or None for each of OPTION_GRADIENTS) immediately."""
+    """Returns dq, dk, dv, and a gradient or None for each of OPTION_GRADIENTS, computed without torch's dispatcher."""
     dtype = q.dtype
     if o.dtype != dtype or dout.dtype != dtype:
-        # Another dtype (after a forward under autocast) would select the slow reference backend.
+        # After a forward pass under autocast, o and dout may have another dtype than q. The call would then use the
+        # slow reference backend.
         o, dout = o.to(dtype), dout.to(dtype)
     results = _backward_results(q, k, v, extras, needs)
     fill_backward(q, k, v, o, lse, Gradients(dout, dlse, *results), extras, settings, call)
@@ -204,13 +209,13 @@ torch.library.register_fake("attend::backward", backward_fake, lib=library)
 
 
 def split_needs(rest: tuple[Any, ...]) -> tuple[Needs, Extras, Settings]:
-    """Returns the arguments of attend::backward after dlse."""
+    """Converts the arguments of attend::backward after dlse to needs, extras and settings."""
     count = len(OPTION_GRADIENTS)
     return rest[:count], *split(rest[count:])
 
 
 def split(rest: tuple[Any, ...]) -> tuple[Extras, Settings]:
-    """Returns the arguments of attend::forward after v."""
+    """Converts the arguments of attend::forward after v to extras and settings."""
     count = len(Extras._fields)
     tensors = rest[:count]
     extras = Extras(*tensors) if [x for x in tensors if x is not None] else NO_EXTRAS
@@ -236,7 +241,9 @@ def _lse_dtype(q: torch.Tensor) -> torch.dtype:
 
 
 def wide(option: Any) -> Any:
-    """Converts an option of 16 bits to float32, because its gradient is summed further and rounded once."""
+    """Converts a 16-bit option to float32. Its gradient is then float32 too, can be summed further, and is rounded only
+    once.
+    """
     return option.float() if option.dtype in (torch.float16, torch.bfloat16) else option
 
 
@@ -252,7 +259,7 @@ def _backward_results(q: Any, k: Any, v: Any, extras: Extras, needs: Needs) -> t
 
 
 def _gradient_like(extras: Extras, i: int) -> torch.Tensor:
-    """Returns the gradient of entry i of OPTION_GRADIENTS, uninitialised."""
+    """Returns an uninitialised tensor for the gradient of entry i of OPTION_GRADIENTS."""
     option = extras[GRADIENT_POSITIONS[i]]
     if option is None:
         name, gradient = OPTION_GRADIENTS[i]
@@ -261,7 +268,7 @@ def _gradient_like(extras: Extras, i: int) -> torch.Tensor:
 
 
 def without_none(q: torch.Tensor, results: tuple[Any, ...]) -> tuple[torch.Tensor, ...]:
-    """Returns the results of attend::backward, which must be tensors."""
+    """Replaces each None in `results` by an empty tensor, because operators cannot return None."""
     dq, dk, dv, *of_options = results
     return dq, dk, dv, *[q.new_empty(0) if x is None else x for x in of_options]
 
@@ -270,7 +277,7 @@ def empty_like(x: torch.Tensor) -> torch.Tensor:
     """Returns an uninitialised dense tensor with the dimension order of x, and the last dimension innermost."""
     if x.is_contiguous() or _has_rows(x):
         result = torch.empty_like(x)
-        if _has_rows(result):  # false if elements of x share memory, in which case torch chooses the order
+        if _has_rows(result):  # False if elements of x share memory, because torch then chooses the order
             return result
     return torch.empty_like(x, memory_format=torch.contiguous_format)
 
@@ -280,7 +287,8 @@ def _has_rows(x: torch.Tensor) -> bool:
 
 
 def _rows(x: torch.Tensor) -> torch.Tensor:
-    return x if x.is_contiguous() or _has_rows(x) else x.contiguous()  # is_contiguous is cheaper, and usually true
+    # Is_contiguous is the cheaper test and is usually true.
+    return x if x.is_contiguous() or _has_rows(x) else x.contiguous()
 
 
 def _view_by_public_names(x: torch.Tensor) -> Any:
@@ -292,7 +300,7 @@ def _as_it_is(x: torch.Tensor) -> Any:
     return x
 
 
-# If torch has DLPack's table of C functions, the library reads tensors directly, in a tenth of the time.
+# If torch has DLPack's table of C functions, the library reads tensors through it, in a tenth of the time.
 _view = _as_it_is if _core.has_exchange_table(torch.empty(0)) else _view_by_public_names
 
 
@@ -334,5 +342,5 @@ def _raw_stream_by_public_names(index: int) -> int:
     return torch.cuda.current_stream(index).cuda_stream
 
 
-# Returns the same number in a fifth of the time, if torch is built with it.
+# Returns the address of the current CUDA stream. If torch has this private function, it needs a fifth of the time.
 raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", _raw_stream_by_public_names)

@@ -1,4 +1,6 @@
-"""Custom scores and masks on torch tensors, as one autograd function. See _score_operators for graphs."""
+"""Computes attention with custom scores and masks on torch tensors, as one autograd function. `_score_operators` does
+so in graphs of compilers.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ from attend.torch._tracing import is_traced
 
 _interpreters = getattr(getattr(torch._C, "_functorch", None), "get_interpreter_stack", lambda: None)
 _NUM_EXTRAS = len(Extras._fields)
-# The settings that affect the choice of kernels. The others are lengths or have new values in each call.
+# Selects the settings that affect the choice of kernels. All other settings are lengths, or change from call to call.
 _OF_KERNELS = operator.itemgetter(
     *[i for i, x in enumerate(Settings._fields) if x not in ("max_seqlen_q", "max_seqlen_k", "seed", "offset")]
 )
@@ -29,7 +31,9 @@ _OF_KERNELS = operator.itemgetter(
 def attention(
     score: Any, q: Any, k: Any, v: Any, extras: Extras, settings: Settings, with_autograd: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns (o, lse), with autograd differentiable by q, k, v, options with a gradient, and float captures."""
+    """Returns (o, lse). With autograd they are differentiable with respect to q, k, v, some options, and float
+    captures.
+    """
     if torch.compiler.is_compiling() and score.block_mask is None and not _transforms.are_active():
         check_tensors(q, k, v, extras)
         captures = _tensors(score, q.device)
@@ -55,7 +59,7 @@ def attention(
 def run_forward(
     score: Any, q: Any, k: Any, v: Any, extras: Extras, settings: Settings, captures: tuple[torch.Tensor, ...]
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Computes (o, lse) immediately."""
+    """Returns (o, lse), computed by the library without torch's dispatcher."""
     views = tuple(view_of_rows(x) for x in _in_rows(captures))
     call = functools.partial(_core.forward_with_own, score.function(views), score.block_mask)
     return _operators.run_forward(q, k, v, extras, settings, call=call)
@@ -67,7 +71,7 @@ def has_transforms() -> bool:
 
 
 def refuse_tracers(what: str, given: tuple[Any, ...]) -> None:
-    """Refuses compilers, tracers and transforms. `what`: the argument that the error message names."""
+    """Raises an error under a compiler, a tracer or a transform. The error message names the argument `what`."""
     if torch.compiler.is_compiling() or is_traced(given) or has_transforms():
         raise UnsupportedError(f"{what}: under torch.compile, torch.func or a tracer, allowed outside of them only")
 
@@ -77,7 +81,8 @@ def _compile_ahead(
 ) -> None:
     """Starts to compile backward's kernels if there will be a backward pass.
 
-    Lengths are not part of the key. If other lengths use other kernels, backward compiles those.
+    The compilation is done once for each key, which does not contain the lengths. If other lengths need other kernels,
+    backward compiles them.
     """
     of_captures = tuple([x.requires_grad for x in captures])
     of_extras = () if extras is NO_EXTRAS else tuple([None if x is None else x.requires_grad for x in extras])
@@ -90,8 +95,8 @@ def _compile_ahead(
 def preparation(
     score: Any, q: Any, k: Any, v: Any, extras: Extras, settings: Settings, captures: tuple[torch.Tensor, ...]
 ) -> Callable[[], None]:
-    """Returns a function that compiles and loads the kernels of `gradients`. It has the tensors' layouts but holds no
-    tensor.
+    """Returns a function that compiles and loads the kernels of `gradients`. The function stores the layouts of the
+    tensors, but no reference to them.
     """
     places = _ahead.TensorPlaces(q.get_device())
     o_shape, lse_shape = output_shapes(q.shape, v.shape, settings.layout)
@@ -136,7 +141,7 @@ class _Attention(torch.autograd.Function):
     def backward(ctx: Any, dout: Any, dlse: Any) -> tuple[Any, ...]:
         *tensors, o, lse = ctx.saved_tensors
         q, k, v, extras, captures = _split(tuple(tensors))
-        needed = ctx.needs_input_grad[2:]  # after those of score and settings
+        needed = ctx.needs_input_grad[2:]  # the first two entries belong to score and settings
         needs = tuple(needed[3 + i] for i in GRADIENT_POSITIONS)
         dout = torch.zeros_like(o) if dout is None else dout
         dq, dk, dv, *of_options, of_captures = gradients(
@@ -153,8 +158,8 @@ class _Attention(torch.autograd.Function):
 
 
 class _Once(torch.autograd.Function):
-    """Marks a gradient as a function of `tensors`, so that differentiating it raises an error instead of returning
-    zero.
+    """Makes autograd treat a gradient as a function of `tensors`. Differentiating the gradient again then raises an
+    error instead of returning zero.
     """
 
     @staticmethod
@@ -186,7 +191,7 @@ def gradients(
 
 
 def _with_gradient(captures: Sequence[Any], needs: Sequence[bool]) -> list[int]:
-    """Returns the positions of captures that receive a gradient."""
+    """Returns the positions of the captures for which backward computes a gradient."""
     return [i for i, x in enumerate(captures) if x.dtype.is_floating_point and needs[i]]
 
 
@@ -196,24 +201,26 @@ def _dtype_of_sums(q: Any) -> torch.dtype:
 
 
 def wanted(score: Any, q: torch.Tensor) -> tuple[bool, ...]:
-    """Returns for which captures `backward` computes a gradient. On a GPU these are the captures with requires_grad."""
+    """Returns a flag for each capture: whether `backward` computes its gradient. On a GPU it does so for captures with
+    requires_grad.
+    """
     return tuple(not q.is_cuda or getattr(x, "requires_grad", False) for x in score.captures)
 
 
 def _split(tensors: tuple[Any, ...]) -> tuple[Any, Any, Any, Extras, tuple[Any, ...]]:
-    """Returns q, k, v, extras, captures."""
+    """Splits the arguments of the autograd function into q, k, v, extras and captures."""
     extras = tensors[3 : 3 + _NUM_EXTRAS]
     given = any(x is not None for x in extras)
     return (*tensors[:3], Extras(*extras) if given else NO_EXTRAS, tensors[3 + _NUM_EXTRAS :])
 
 
 def _in_rows(captures: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Materialises lazy negations: torch stores the sign of some views separately from the memory."""
+    """Copies captures that torch negates lazily: for some views, torch stores a sign separately from the memory."""
     return tuple(x.detach().resolve_neg() for x in captures)
 
 
 def view_of_host_capture(name: str, x: torch.Tensor) -> Any:
-    """Returns the view of a tensor that a mask function reads, which must be in CPU memory."""
+    """Returns the library's view of a tensor that a mask function reads. The tensor must be in CPU memory."""
     if type(x) not in (torch.Tensor, torch.nn.Parameter):
         raise UnsupportedError(f"captures: '{name}': a {type(x).__name__}, allowed ordinary tensors only")
     if x.device.type != "cpu":
@@ -222,7 +229,9 @@ def view_of_host_capture(name: str, x: torch.Tensor) -> Any:
 
 
 def view_of_near_capture(name: str, x: torch.Tensor, index: int) -> Any:
-    """Returns the view of a tensor that a mask function reads on GPU `index`. It is on that GPU or in CPU memory."""
+    """Returns the library's view of a tensor that a mask function reads on GPU `index`. The tensor must be on that GPU
+    or in CPU memory.
+    """
     if not x.is_cuda:
         return view_of_host_capture(name, x)
     if type(x) not in (torch.Tensor, torch.nn.Parameter):
@@ -237,7 +246,7 @@ def _tensors(score: Any, device: torch.device) -> tuple[torch.Tensor, ...]:
 
 
 def _tensor(name: str, x: Any, device: torch.device) -> torch.Tensor:
-    """Returns tensors unchanged. Copies numbers and CPU arrays to the device and waits for the copy."""
+    """Returns a tensor unchanged. Copies a number or a CPU array to the device and waits for the copy."""
     if isinstance(x, torch.Tensor):
         if x.layout != torch.strided:
             raise ArgumentError(f"captures: '{name}': layout {x.layout}, allowed torch.strided")

@@ -1,15 +1,16 @@
-"""decode, append and merge of torch tensors: the direct route, and the operators for torch's dispatcher.
+"""Computes decode, append and merge of torch tensors, by direct calls of the library or by operators of torch's
+dispatcher.
 
-`_core.decode_of_options` and `_core.append_of_options` handle most calls of decode and append. The functions here
-handle the rest.
+`_core.decode_of_options` and `_core.append_of_options` handle most calls of decode and append. The functions of this
+module handle all other calls.
 
     attend::decode(tensors, numbers)          writes out and lse
     attend::append_decode(tensors, numbers)   writes k_cache and v_cache before
     attend::append(tensors, numbers)          writes k_cache, v_cache and out
     attend::merge(o[], lse[], sinks?, out, out_lse?, layout, lse_base2)
 
-`tensors` and `numbers` are expanded into the fields of attend._serving, in their order. The operators return nothing,
-so a caller's `out` and a new one are the same case. They have no gradients.
+`tensors` and `numbers` are expanded into the fields of attend._serving, in their order. The operators return nothing:
+they write to `out`, whether the caller passed it or this module allocated it. They have no gradients.
 """
 
 from __future__ import annotations
@@ -47,13 +48,13 @@ _TYPES = {
     "rotary_first_column": "SymInt", "query_positions": "str", "compute": "str",
 }  # fmt: skip
 _NUMBERS_SCHEMA = ", ".join(f"{_TYPES.get(name, 'float')} {name}" for name in Numbers._fields)
-# For each operator, the tensors that are always given, and those that it writes.
+# For each operator: the tensors that are always given, and the tensors that it writes.
 _OPERATORS = {
     "decode": (("q", "k_cache", "out"), ("out", "lse")),
     "append_decode": (("q", "k_cache", "out", "k"), (*CACHES, "out", "lse")),
     "append": (("k", "k_cache"), (*CACHES, "out")),
 }
-_OWNERS = {"decode": "q", "append": "k", "merge": "states[0].o"}  # all other tensors have its framework and device
+_OWNERS = {"decode": "q", "append": "k", "merge": "states[0].o"}  # all other tensors must have the device of this one
 _READ_IN_PLACE = (*IN_PLACE, "q_out")
 _BEHIND_LENGTHS = Tensors._fields.index("seqlens_k") + 1
 _MERGE = (
@@ -123,7 +124,7 @@ def merge(
 
 
 def _examine(call: str, owner: torch.Tensor, tensors: tuple[Any, ...]) -> bool:
-    """Refuses unsupported tensors. Returns whether the library may be called without torch's dispatcher."""
+    """Refuses unsupported tensors. Returns True if the library may be called without torch's dispatcher."""
 
     def named() -> dict[str, Any]:
         out = {"out": "q_out"} if call == "append" else {}
@@ -136,7 +137,7 @@ def _examine(call: str, owner: torch.Tensor, tensors: tuple[Any, ...]) -> bool:
 
 
 def _is_direct(call: str, given: Iterable[Any], named: Callable[[], dict[str, Any]]) -> bool:
-    """See python/src/torch_route.hpp."""
+    """Returns whether the direct route supports the tensors, as python/src/torch_route.hpp defines it."""
     if torch.compiler.is_compiling():
         return False
     is_direct, needs_gradients, _ = _core.route_of(tuple(given), ())
@@ -146,7 +147,7 @@ def _is_direct(call: str, given: Iterable[Any], named: Callable[[], dict[str, An
 
 
 def _check(call: str, owner: torch.Tensor, named: dict[str, Any]) -> None:
-    """Refuses inputs that the operators do not see, or whose derivatives would be lost silently."""
+    """Refuses inputs that the operators cannot process, and inputs whose derivatives would be lost silently."""
     if _transforms.are_active() or (not torch.compiler.is_compiling() and _transforms.functionalizes()):
         raise UnsupportedError(f"{call}: under a transform of torch.func, allowed outside of one")
     for name, x in named.items():
@@ -172,12 +173,12 @@ def _refuse_gradients(call: str, named: dict[str, Any]) -> None:
 
 
 def _lengths(lengths: Any, rows: torch.Tensor, offsets: Any) -> Any:
-    """Converts one length for all sequences to a tensor."""
+    """Converts a number, the common length of all sequences, to a tensor with one entry for each sequence."""
     if lengths is None or isinstance(lengths, torch.Tensor):
         return lengths
     number = whole_number("seqlens_k", lengths)
     if number is None:
-        return lengths  # refused by name later, like every argument that is not a tensor
+        return lengths  # a later check refuses it by name, like every argument that is not a tensor
     count = sequences_of(rows.shape, getattr(offsets, "shape", None))
     return rows.new_full((count,), number, dtype=torch.int32)
 
@@ -186,14 +187,16 @@ def _result(name: str, out: Optional[torch.Tensor], like: torch.Tensor, shape: A
     if out is not None:
         check_out(name, out, shape)
         return out
-    has_the_shape = like.dim() == 0 or like.shape[-1] == shape[-1]  # the library refuses a tensor without dimensions
+    # The library refuses a tensor without dimensions later.
+    has_the_shape = like.dim() == 0 or like.shape[-1] == shape[-1]
     return empty_like(like) if has_the_shape else like.new_empty(shape)
 
 
 def _count_writes(*tensors: Optional[torch.Tensor]) -> None:
-    """Increments the autograd version of tensors of the caller that were written, because autograd may have saved them.
+    """Increments the autograd version of the caller's tensors that a call has written, because autograd may have saved
+    them.
 
-    torch's dispatcher does this only for torch's own operators, and a compiler only for compiled code.
+    torch's dispatcher does this only for torch's own operators, and compilers do it only in compiled code.
     """
     if torch.compiler.is_compiling():
         return
@@ -206,14 +209,15 @@ def _view_of_dense(x: Optional[torch.Tensor]) -> Any:
     return None if x is None else view_in_place(x.contiguous())
 
 
-# The view of each field of Tensors: caches and results in place, others with a dense last dimension.
+# The function that makes the view of each field of Tensors. Caches and results are viewed in place. Other tensors are
+# copied if their last dimension is not dense.
 _VIEWS = tuple(
     view_in_place if name in IN_PLACE else _view_of_dense if name in DENSE else view_of_rows for name in Tensors._fields
 )
 
 
 def _fill(function: Callable[..., None], owner: torch.Tensor, tensors: tuple[Any, ...], numbers: Numbers) -> None:
-    """Calls the library's decode or append."""
+    """Calls `function`, the library's decode or append, with views of the tensors."""
     views = tuple([None if x is None else of(x) for of, x in zip(_VIEWS, tensors)])
     function(views, numbers, _stream(owner))
 
@@ -230,7 +234,9 @@ def _by_an_operator(name: str, given: tuple[Any, ...], numbers: Numbers) -> None
 
 
 def _named(run: Callable[[], None], check: Callable[[], None]) -> None:
-    """Runs an operator. Refuses a number of a wrong type by its name; torch would print the full schema."""
+    """Runs an operator. If a number has a wrong type, the error names the argument. torch's error would contain the
+    full schema.
+    """
     if torch.compiler.is_compiling():
         run()
         return
@@ -264,7 +270,9 @@ def _operator(name: str) -> Callable[..., None]:
 
 
 def _fake(name: str) -> Callable[..., None]:
-    """Returns the check for tensors without memory. The written tensors already have their shapes."""
+    """Returns the fake implementation, for tensors without memory. It only checks, because the caller has allocated all
+    results.
+    """
     count = len(Tensors._fields)
 
     def check(*arguments: Any) -> None:

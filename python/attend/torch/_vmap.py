@@ -1,6 +1,6 @@
-"""torch.func.vmap and transforms based on it: the mapped dimension becomes part of the batch.
+"""Implements torch.func.vmap, and transforms based on it, by making the mapped dimension part of the batch.
 
-Packed sequences have no batch. For them it becomes part of the heads.
+Packed sequences have no batch, so their mapped dimension becomes part of the heads. This is called folding.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from attend._settings import (
 )
 from attend.torch._operators import split, split_needs, wide
 
-_Mapped = tuple[Any, Optional[int]]  # a tensor (or None) and its mapped dimension
+_Mapped = tuple[Any, Optional[int]]  # a tensor or None, and the index of its mapped dimension
 
 
 def forward(run: Any, info: Any, in_dims: Any, *arguments: Any) -> tuple[Any, Any]:
@@ -51,12 +51,14 @@ def backward(run: Any, info: Any, in_dims: Any, *arguments: Any) -> tuple[Any, A
 
 
 def _extras_dims(in_dims: Any, extras: Extras) -> Extras:
-    """Returns the mapped dimensions of the extras, also if `split` has returned NO_EXTRAS."""
+    """Returns the mapped dimension of each field of `extras`. `extras` may be NO_EXTRAS."""
     return Extras(*(None if x is None else d for x, d in zip(extras, in_dims)))
 
 
 class _Folding:
-    """Folds mapped and shared tensors into tensors with `size` times the batch, or the heads of packed sequences."""
+    """Folds tensors into tensors with `size` times the batch, or for packed sequences `size` times the heads. A tensor
+    without a mapped dimension is shared by all `size` calls.
+    """
 
     def __init__(self, size: int, settings: Settings, q: Any, q_dim: Optional[int]) -> None:
         if settings.dropout_p:
@@ -71,11 +73,11 @@ class _Folding:
         return self._into(self._first(x, dim), 1 if self._is_packed else 0)
 
     def rows(self, x: Any, dim: Optional[int]) -> Any:
-        """Folds lse and dlse. The heads come first if sequences are packed."""
+        """Folds lse and dlse. For packed sequences, heads are their first dimension."""
         return None if x is None else self._into(self._first(x, dim), 0)
 
     def extras(self, extras: Extras, dims: Extras, needs: Needs) -> Extras:
-        """Folds the extras. `needs`: the gradients that are computed with them."""
+        """Folds the extras. `needs` has a flag for each gradient that will be computed."""
         for name in ("cu_seqlens_q", "cu_seqlens_k", "philox_state"):
             if getattr(dims, name) is not None:
                 raise UnsupportedError(f"{name}: mapped by vmap, allowed the same for all")
@@ -89,7 +91,9 @@ class _Folding:
         return extras._replace(**folded)
 
     def gradient(self, name: str, x: Any, option: Any, dim: Optional[int]) -> Any:
-        """Returns (size, ...) like `option`: the gradient of a folded option, summed over shared entries."""
+        """Converts the gradient of a folded option to (size, *shape of `option`), summed over entries that were
+        shared.
+        """
         shape = [n for d, n in enumerate(option.shape) if d != dim]
         if name in SCORE_TENSORS or not self._is_packed:
             x = self.out_of_rows(x)
@@ -109,12 +113,12 @@ class _Folding:
         return x.expand(self.size, *x.shape) if dim is None else x.movedim(dim, 0)
 
     def _into(self, x: Any, at: int) -> Any:
-        """Merges the first dimension of (size, ...) into dimension `at` of the remaining dimensions."""
+        """Merges the first dimension of x (size, ...) into dimension `at` of the other dimensions."""
         return x.movedim(0, at).flatten(at, at + 1)
 
     def _scores(self, x: Any, dim: Optional[int], is_needed: bool) -> Any:
-        """Folds (1 or batch, ...). Returns it unchanged if it is not mapped, is shared by the batch, and needs no
-        gradient.
+        """Folds an option (1 or batch, ...) with an entry for each score. Returns it unchanged if it is not mapped, is
+        shared by the batch, and needs no gradient.
         """
         count = x.dim() - (dim is not None)
         if dim is None and not is_needed and (count < 4 or x.shape[0] == 1):
@@ -124,7 +128,7 @@ class _Folding:
         return x.expand(self.size, self._batch, *x.shape[2:]).flatten(0, 1)
 
     def _per_head(self, x: Any, dim: Optional[int], is_needed: bool) -> Any:
-        """Folds (heads) or (1 or batch, heads)."""
+        """Folds an option with an entry for each head: (heads) or (1 or batch, heads)."""
         x = self._first(wide(x) if is_needed or x.requires_grad else x, dim)
         if self._is_packed:
             return self._into(x, x.dim() - 2)

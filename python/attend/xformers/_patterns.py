@@ -1,4 +1,4 @@
-"""The visible keys of an xFormers bias, read from its class name and fields. xFormers is not imported.
+"""Determines the visible keys of an xFormers bias from its class name and fields. xFormers is not imported.
 
 The classes of attend.xformers.attn_bias have the same names and fields.
 """
@@ -14,11 +14,11 @@ from attend._errors import ArgumentError, UnsupportedError
 
 
 class Kind(NamedTuple):
-    """The kind of a class."""
+    """The properties of a bias class: the storage of its keys, and the keys that a row can see."""
 
-    keys: str  # storage of the keys: dense, packed, padded, gappy, pages, gappy_pages
-    reach: str  # all, causal, causal_local, local
-    is_top_left: bool = False  # masks begin in the top left corner of the sequence; otherwise they end bottom right
+    keys: str  # storage of the keys: dense, packed, padded, gappy, pages or gappy_pages
+    reach: str  # the keys that a row can see: all, causal, causal_local or local
+    is_top_left: bool = False  # masks align with the top left corner of the sequence, otherwise bottom right
 
 
 KINDS = {
@@ -46,7 +46,9 @@ KINDS = {
 
 
 class Pattern(NamedTuple):
-    """A bias: its kind, and the distance that a row sees to its left and right. -1: to the end."""
+    """A bias: its kind, and the window, which is the number of keys that a row sees to its left and right. -1 means
+    all.
+    """
 
     kind: Kind
     window: tuple[int, int]
@@ -59,7 +61,9 @@ class Pattern(NamedTuple):
 
     @property
     def k_bounds(self) -> list[tuple[int, int]]:
-        """The (first, last + 1) key of each sequence. It counts all keys, or with pages those of the sequence."""
+        """The (first, last + 1) key of each sequence. Without pages these are indices in the tensor of all keys, with
+        pages they are indices in the sequence.
+        """
         info, keys = self.fields.k_seqinfo, self.kind.keys
         if keys == "packed":
             return list(itertools.pairwise(info.seqstart_py))
@@ -70,10 +74,11 @@ class Pattern(NamedTuple):
         return [(start, start + n) for start, n in zip(info.seqstart_py, info.seqlen_py)]
 
     def window_of(self, num_rows: int, num_keys: int) -> tuple[int, int]:
-        """Returns the window of a sequence for attend, aligned bottom right."""
+        """Converts the window of a sequence to attend's window, which is aligned bottom right."""
         left, right = self.window
         shift = num_rows - num_keys if self.kind.is_top_left else 0
-        # attend cannot express a window that begins after a row. xFormers' classes refuse it as well.
+        # In attend's form, a negative left distance would mean that the window begins after the row. attend does not
+        # support this, and xFormers' classes refuse it as well.
         if left >= 0 and left - shift < 0:
             raise ArgumentError(
                 f"attn_bias: a window that hides all {num_keys} keys from some rows, allowed one that does not"
@@ -82,7 +87,7 @@ class Pattern(NamedTuple):
 
 
 def pattern_of(attn_bias: Any) -> Optional[Pattern]:
-    """Returns the pattern of a bias that is not a tensor, or None if everything is visible."""
+    """Returns the pattern of a bias object. Returns None for None and for a tensor, with which all keys are visible."""
     if attn_bias is None or isinstance(attn_bias, torch.Tensor):
         return None
     name = type(attn_bias).__name__
@@ -99,7 +104,9 @@ def pattern_of(attn_bias: Any) -> Optional[Pattern]:
 
 
 def places(pattern: Pattern, bounds: list[tuple[int, int]], device: Any) -> torch.Tensor:
-    """Returns i64: the indices of the sequences' keys in the tensor of keys, one sequence after another."""
+    """Returns an i64 tensor with the indices, in the tensor of keys, of the keys of all sequences, one sequence after
+    another.
+    """
     of_sequence = [torch.arange(*each) for each in bounds]
     keys = torch.cat(of_sequence).to(device)
     if "pages" not in pattern.kind.keys:
@@ -111,7 +118,9 @@ def places(pattern: Pattern, bounds: list[tuple[int, int]], device: Any) -> torc
 
 
 def visible(pattern: Pattern, num_rows: int, num_keys: int) -> torch.Tensor:
-    """Returns bool (num_rows, num_keys): the visible keys of the full tensors, or of each matrix if dense."""
+    """Returns bool (num_rows, num_keys): True if the row sees the key, for the full packed tensors or, if keys are
+    dense, for each sequence.
+    """
     if pattern.kind.keys == "dense":
         return _band(pattern, num_rows, num_keys)
     seen = torch.zeros(num_rows, num_keys, dtype=torch.bool)

@@ -1,8 +1,9 @@
-"""xFormers' classes for `attn_bias` under their names, for machines without xFormers. Instances of xFormers work as
-well.
+"""xFormers' classes for `attn_bias` under their names, for machines without xFormers. attend also accepts instances of
+xFormers' own classes.
 
-A block is a sequence: rows of a block see keys of the same block only. Masks named FromBottomRight, WithOffset,
-PaddedKeys and GappyKeys align with the bottom right corner of their block, the others with the top left corner.
+A block is one of several packed sequences. A row sees only keys of its own block. Masks whose names contain
+FromBottomRight, WithOffset, PaddedKeys or GappyKeys align with the bottom right corner of their block. All other masks
+align with the top left corner.
 """
 
 from __future__ import annotations
@@ -52,12 +53,12 @@ _Paged = TypeVar("_Paged")  # the class of a mask with pages
 
 
 class AttentionBias:
-    """The common base class."""
+    """The base class of all masks and biases."""
 
     def materialize(
         self, shape: Sequence[int], dtype: torch.dtype = torch.float32, device: Device = "cpu"
     ) -> torch.Tensor:
-        """Returns the bias as a tensor (..., seqlen_q, seqlen_k): 0 for a visible key, otherwise -inf. For tests.
+        """Returns the bias as a tensor (..., seqlen_q, seqlen_k): 0 for a visible key, otherwise -inf. Used in tests.
 
         With pages, the last dimension of the result covers the pages in use.
         """
@@ -140,7 +141,7 @@ class LowerTriangularFromBottomRightLocalAttentionMask(LowerTriangularFromBottom
 
 @dataclasses.dataclass
 class BlockDiagonalMask(AttentionBias):
-    """Sequences of rows and of keys, packed one after another in tensors of batch 1."""
+    """Packed sequences: their rows, and their keys, are concatenated in tensors of batch 1."""
 
     q_seqinfo: _SeqLenInfo
     k_seqinfo: _SeqLenInfo
@@ -150,7 +151,7 @@ class BlockDiagonalMask(AttentionBias):
     def from_seqlens(
         cls, q_seqlen: Sequence[int], kv_seqlen: Optional[Sequence[int]] = None, *, device: Device = None
     ) -> Self:
-        """Makes the mask from the sequence lengths. kv_seqlen None: the same as q_seqlen."""
+        """Makes the mask from the sequence lengths. If kv_seqlen is None, it is q_seqlen."""
         of_rows = _SeqLenInfo.from_seqlens(q_seqlen, device=device)
         if kv_seqlen is None or list(kv_seqlen) == list(q_seqlen):
             return cls(of_rows, of_rows)
@@ -170,7 +171,7 @@ class BlockDiagonalMask(AttentionBias):
         tensors_k: Sequence[torch.Tensor],
         tensors_v: Optional[Sequence[torch.Tensor]] = None,
     ) -> tuple[Self, torch.Tensor, torch.Tensor, Optional[torch.Tensor]]:
-        """Like `from_tensor_list`, with different lengths of rows and keys."""
+        """Like `from_tensor_list`, but with separate lists for rows and keys, whose lengths may differ."""
         found, of_rows = _packed(cls, tensors_q, tensors_k)
         return found, of_rows, _in_a_row(tensors_k), None if tensors_v is None else _in_a_row(tensors_v)
 
@@ -265,12 +266,12 @@ class BlockDiagonalPaddedKeysMask(AttentionBias):
 class BlockDiagonalCausalWithOffsetPaddedKeysMask(BlockDiagonalPaddedKeysMask):
     """The last row of a block sees all of its keys, and each earlier row one key less."""
 
-    causal_diagonal: object = None  # has no effect
+    causal_diagonal: object = None  # accepted for compatibility, has no effect
 
 
 @dataclasses.dataclass
 class BlockDiagonalLocalAttentionPaddedKeysMask(BlockDiagonalPaddedKeysMask):
-    """A window in each block, as in LocalAttentionFromBottomRightMask."""
+    """BlockDiagonalPaddedKeysMask with the window of LocalAttentionFromBottomRightMask in each block."""
 
     window_left: int
     window_right: int
@@ -284,7 +285,9 @@ class BlockDiagonalLocalAttentionPaddedKeysMask(BlockDiagonalPaddedKeysMask):
 
 @dataclasses.dataclass
 class BlockDiagonalCausalLocalAttentionPaddedKeysMask(BlockDiagonalPaddedKeysMask):
-    """Causal in each block, limited to the last `window_size` keys of each row."""
+    """BlockDiagonalPaddedKeysMask that is causal in each block and limited to the last `window_size` keys of each
+    row.
+    """
 
     _window_size: int
 
@@ -335,8 +338,8 @@ class BlockDiagonalGappyKeysMask(AttentionBias):
     def make_paged(
         self, block_tables: torch.Tensor, page_size: int, notional_padding: int, paged_type: Callable[..., _Paged]
     ) -> _Paged:  # fmt: skip
-        """Returns a paged mask of the same keys. In this mask, the keys of block s begin at or after s *
-        notional_padding.
+        """Returns a paged mask of the same keys. In the paged mask, the keys of block s begin at s * notional_padding
+        or later.
         """
         if notional_padding % page_size:
             raise ArgumentError(f"notional_padding: {notional_padding}, allowed a multiple of page_size, {page_size}")
@@ -353,7 +356,7 @@ class BlockDiagonalCausalWithOffsetGappyKeysMask(BlockDiagonalGappyKeysMask):
 
 @dataclasses.dataclass
 class PagedBlockDiagonalGappyKeysMask(AttentionBias):
-    """Keys in pages. The first kv_seqstarts[s] keys of block s are hidden."""
+    """A mask of keys in pages, which hides the first kv_seqstarts[s] keys of block s."""
 
     q_seqinfo: _SeqLenInfo
     k_seqinfo: _GappySeqInfo
@@ -396,7 +399,9 @@ def _in_a_row(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def _packed(cls: Any, of_rows: Sequence[torch.Tensor], of_keys: Sequence[torch.Tensor]) -> tuple[Any, torch.Tensor]:
-    """Returns the mask of tensors (batch, seqlen, ...), which stores how to split them, and the concatenated rows."""
+    """Returns the mask of tensors (batch, seqlen, ...), and the concatenated rows. The mask stores how to split
+    them.
+    """
     lengths = [[n for x in tensors for n in [x.shape[1]] * x.shape[0]] for tensors in (of_rows, of_keys)]
     found = cls.from_seqlens(*lengths, device=of_rows[0].device)
     found._batch_sizes = [x.shape[0] for x in of_rows]

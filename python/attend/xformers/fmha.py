@@ -1,6 +1,4 @@
-"""xFormers' attention functions (xformers.ops.fmha) under their names and with their argument order, computed by
-attend.
-"""
+"""xFormers' attention functions (xformers.ops.fmha), computed by attend, with the same names and argument order."""
 
 from __future__ import annotations
 
@@ -53,25 +51,26 @@ def memory_efficient_attention(
     """Computes o = dropout(softmax(scale * query key^T + attn_bias)) value, differentiable.
 
     Arguments:
-        query: torch tensor f32, f16, bf16, or f64 on a CPU, (batch, seqlen_q, heads, head_dim); (batch, seqlen_q,
-            head_dim) for one head; or (batch, seqlen_q, groups, heads of a group, head_dim).
-        key: same dtype and number of dimensions, (batch, seqlen_k, heads, head_dim). value: (batch, seqlen_k, heads,
-            head_dim_v). A head that was expanded to all heads, or to all heads of a group, is read once. Unlike in
-            xFormers, key and value may have fewer heads than query, as in `attend.attention`, and groups have
-            gradients.
-        attn_bias: None, a float tensor, or a bias object. A float tensor is added to the scores and differentiable:
-            (batch, heads, seqlen_q, seqlen_k), with 3 dimensions of query (batch, seqlen_q, seqlen_k), with 5 (batch,
-            groups, heads, seqlen_q, seqlen_k). Any of these may be 1. A bias object is an instance of a class of
-            `attend.xformers.attn_bias`, or of xFormers' class of the same name. With blocks the batch is 1. Without
-            gradients, `attend.decode` reads padded and paged keys in place. Otherwise the visible keys are first copied
-            together.
-        p: probability of dropping a softmax entry, 0 <= p < 1, from torch's default generator of the device.
+        query: torch tensor, f32, f16, bf16, or f64 on a CPU. The shape is (batch, seqlen_q, heads, head_dim), or
+            (batch, seqlen_q, head_dim) for one head, or (batch, seqlen_q, groups, heads of a group, head_dim).
+        key: dtype and number of dimensions of query, (batch, seqlen_k, heads, head_dim).
+        value: like key, (batch, seqlen_k, heads, head_dim_v). A head that was expanded to all heads, or to all heads of
+            a group, is read once. Unlike in xFormers, key and value may have fewer heads than query, as in
+            `attend.attention`, and groups have gradients.
+        attn_bias: None, a float tensor, or a bias object. A float tensor is added to the scores and is differentiable.
+            Its shape is (batch, heads, seqlen_q, seqlen_k), or (batch, seqlen_q, seqlen_k) if query has 3 dimensions,
+            or (batch, groups, heads, seqlen_q, seqlen_k) if query has 5. Each of its dimensions may be 1. A bias object
+            is an instance of a class of `attend.xformers.attn_bias`, or of xFormers' class of the same name. With
+            blocks the batch is 1. If no gradient is required, `attend.decode` reads padded and paged keys in place.
+            Otherwise the visible keys are first copied into one tensor.
+        p: probability of dropping a softmax entry, 0 <= p < 1. The seed comes from torch's default generator of the
+            device.
         scale: None means 1 / sqrt(head_dim).
-        op: ignored. In xFormers it selects kernels and does not change results.
+        op: ignored, because in xFormers it selects kernels and does not change results.
         output_dtype: the dtype of the result. None means that of query. The computation uses query's dtype.
 
     Returns:
-        Shaped like query, with head_dim_v instead of head_dim. A row that sees no key is 0, not NaN.
+        o, shaped like query, with head_dim_v instead of head_dim. A row that sees no key is 0, not NaN.
 
     Raises:
         attend.Error, whose message names the argument, the value found and the allowed values. It is also a ValueError
@@ -110,8 +109,8 @@ def memory_efficient_attention_forward_requires_grad(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Computes (o, lse) for `memory_efficient_attention_backward`, without autograd and without dropout.
 
-    lse: f32 (f64 if query is) (batch, heads, seqlen_q), with 5 dimensions of query (batch, groups, heads, seqlen_q).
-    With blocks its batch is also 1.
+    lse is f32 (f64 if query is). Its shape is (batch, heads, seqlen_q), or (batch, groups, heads, seqlen_q) if query
+    has 5 dimensions. With blocks the batch of lse is 1.
     """
     refuse_unless(float(p), (0.0,), "p")
     with torch.no_grad():
@@ -132,7 +131,7 @@ def memory_efficient_attention_partial(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Computes (o, lse) over a part of the keys, without gradients. `merge_attentions` merges the parts.
 
-    o is f32 (f64 if query is) unless output_dtype is given. lse as in
+    o is f32 (f64 if query is) unless output_dtype is given. lse is as in
     `memory_efficient_attention_forward_requires_grad`.
     """
     wide = torch.float64 if getattr(query, "dtype", None) == torch.float64 else torch.float32
@@ -154,8 +153,8 @@ def memory_efficient_attention_backward(
     *,
     op: object = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Computes (dq, dk, dv) for results of `memory_efficient_attention_forward_requires_grad`. grad and output are like
-    query.
+    """Computes (dq, dk, dv) for results of `memory_efficient_attention_forward_requires_grad`. grad and output have the
+    shape of query, with head_dim_v instead of head_dim.
     """
     refuse_unless(float(p), (0.0,), "p")
     q, k, v = leaves = [x.detach().requires_grad_() for x in (query, key, value)]
@@ -185,9 +184,9 @@ def merge_attentions(
 ) -> tuple[torch.Tensor, Optional[torch.Tensor]]:
     """Merges results over parts of the keys. Returns (o, lse) over all keys, or (o, None) without `write_lse`.
 
-    attn_split: tensors (batch, seqlen_q, heads, head_dim_v) or (batch, seqlen_q, groups, heads, head_dim_v), in a list
-    or stacked along the first dimension of one tensor. lse_split: in the same way, (batch, heads, seqlen_q) or (batch,
-    groups, heads, seqlen_q). Differentiable.
+    attn_split contains tensors (batch, seqlen_q, heads, head_dim_v) or (batch, seqlen_q, groups, heads, head_dim_v), in
+    a list or stacked along the first dimension of one tensor. lse_split contains tensors (batch, heads, seqlen_q) or
+    (batch, groups, heads, seqlen_q) in the same form. The result is differentiable.
     """
     outs, lses = list(attn_split), list(lse_split)
     if len(outs) != len(lses) or not outs:
@@ -196,7 +195,7 @@ def merge_attentions(
     flat = [(_with_heads(o), lse.reshape(lse.shape[0], -1, lse.shape[-1])) for o, lse in zip(outs, lses)]
     is_differentiated = torch.is_grad_enabled() and any(x.requires_grad for x in (*outs, *lses))
     with _by_xformers_names():
-        if is_differentiated or outs[0].dtype == torch.float64:  # the library merges neither of these
+        if is_differentiated or outs[0].dtype == torch.float64:  # `merge` supports neither gradients nor f64
             o, lse = _merged_by_torch(flat)
         else:
             o, lse = merge(flat, layout="bshd", return_lse=True)
@@ -232,7 +231,7 @@ def _attention(
 def _run(inputs: Inputs, p: float, scale: Optional[float], wants_lse: bool) -> tuple[Any, Any]:
     cache = None if inputs.needs_gradients or p else cache_of(inputs)
     if cache is not None:
-        # On a GPU too old for decode, the keys are copied, as in a call with gradients.
+        # If the GPU is too old for `decode`, the keys are copied below, as in a call with gradients.
         with suppress(UnsupportedError):
             return joined([cache], [decode(*cache[:3], scale=scale, return_lse=True, **cache.options)])
     parts = parts_of(inputs)
