@@ -76,7 +76,7 @@ def float32():
 
 def beside_peers():
     """Returns the README's lines on bfloat16 through the Python package, compared with the best peer at each point."""
-    paper, masks, decode = (peers(grid, "bf16") for grid in ("paper", "masks", "decode"))
+    paper, masks = (peers(grid, "bf16") for grid in ("paper", "masks"))
     beside = [n for key, n in peer_tables.NAMES.items() if key != "attend" and any(key in r["tflops"] for r in paper["rows"])]
     lines = [f"TFLOP/s of attend in bfloat16. Brackets: the best of {', '.join(beside[:-1])} and "
              f"{beside[-1]} at each point ({peer_tables.title(paper)}; 16384 tokens, 2048 channels):", "",
@@ -85,10 +85,22 @@ def beside_peers():
         row = masks["rows"][0]
         lines += ["", f"Options at {peer_tables.sizes(row)}. Brackets: the best of the same libraries and FlexAttention:", "",
                   *peer_tables.options_table(masks["rows"])]
-    if decode:
-        cells = [f"{peer_tables.sizes(r)} {peer_tables.cell(r)}" for r in decode["rows"]]
-        lines += ["", f"One query row over a cache of keys, GB/s: {', '.join(cells)}."]
-    return lines
+    return [*lines, "", *one_row_of_decode()]
+
+
+def one_row_of_decode():
+    """Returns the README's lines on attend.decode with one query row over at least KEYS_OF_LARGE keys in all."""
+    data = json.loads(DECODE.read_text())
+    cells = []
+    for row in data["rows"]:
+        if row["rows"] != 1 or row["B"] * row["S"] < KEYS_OF_LARGE:
+            continue
+        speeds = {side: speed["cold"] for side, speed in row["gbps"].items()}
+        own, best = speeds.pop("attend"), max(speeds.values())
+        sizes = f"({row['B']}, {row['H']}:{row['Hkv']}, {row['S']}, {row['D']})"
+        cells.append(f"{sizes} {peer_tables.emphasised(own, own < best)} ({best:.0f})")
+    return ["`attend.decode` with one query row over a cache: GB/s of keys and values. Brackets: the better of cuDNN and "
+            f"FlashAttention-3 ({data['date']}). {', '.join(cells)}."]
 
 
 def summary():
@@ -106,6 +118,9 @@ def vs_peers():
                            ("decode", "GB/s")):
             data = peers(grid, dtype)
             if data:
+                if grid == "decode":
+                    lines += ["The next grid calls `attend.attention` with one query row. `attend.decode` is faster "
+                              "([serving.md](serving.md)).", ""]
                 lines += [f"Grid `{grid}`, {dtype}, {unit} ({peer_tables.title(data)}, {data['date']}):", "",
                           *(peer_tables.by_length(data["rows"]) + [""] if grid == "paper" else []),
                           *peer_tables.by_side(data["rows"]), ""]
@@ -115,6 +130,8 @@ def vs_peers():
 
 
 OWN = RESULTS / "vs_peers_own_bf16.json"
+DECODE = RESULTS / "decode_bf16.json"
+KEYS_OF_LARGE = 65536
 
 
 def own_functions():
@@ -185,7 +202,7 @@ def sections():
     compare = "python3 bench/h200_vs_peers.py"
     seed = RESULTS / "seed_f32.json"
     grids = tuple(path for path in sorted(RESULTS.glob("vs_peers_*_*.json")) if path != OWN)
-    of_bf16 = tuple(RESULTS / f"vs_peers_{grid}_bf16.json" for grid in ("paper", "masks", "decode"))
+    of_bf16 = (*(RESULTS / f"vs_peers_{grid}_bf16.json" for grid in ("paper", "masks")), DECODE)
     in_f32 = (seed,) if seed.exists() else (ladder_table.FILE,)
     python = tuple(RESULTS / f"{name}.json" for name in ("python_host_cost", "train_char_transformer", "train_gpt2"))
     command = "python3 bench/gpu_vs_torch.py --dtype f32 --compute fa2 --sdp efficient --output results/h200/seed_f32.json"
