@@ -197,7 +197,7 @@ struct BackwardCall {
 ///
 /// The result is deterministic and does not depend on the number of threads, with one exception. On a GPU without
 /// Params::deterministic, the order of the sums in dq may change. The function is thread-safe.
-/// @throws Error in the same situations as forward.
+/// @throws Error naming the argument, as forward does.
 /// Source: Dao, FlashAttention-2 (2023), Algorithm 2.
 ATTEND_API void backward(const BackwardCall& call);
 
@@ -256,7 +256,7 @@ class ATTEND_API Plan {
 
   /// Runs the call as forward() or backward() would. On a CPU each run reads cu_seqlens and philox_state again, and
   /// checks cu_seqlens again.
-  /// @throws Error in the same situations as forward.
+  /// @throws Error naming the argument, as forward does.
   void run() const;
 
   /// Runs the call with the given scratch memory instead of Params::workspace.

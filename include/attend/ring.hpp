@@ -216,7 +216,7 @@ ATTEND_API void unshard(Sharding sharding, const ConstTensor& local, const Tenso
 /// `stream`, and blocks travel on a separate stream of the context. All ranks must call. Before any other data is sent,
 /// the ranks compare shapes and options. The host waits for this comparison. On a GPU it also waits until blocks of
 /// earlier calls have been sent, so the call cannot be captured in a graph.
-/// @throws Error in the same situations as forward, and if a rank's shapes or options differ from those of rank 0.
+/// @throws Error naming the argument, as forward does, or if a rank's shapes or options differ from those of rank 0.
 ///   Every rank throws the same error, and no output has been written. Rings of MPI refuse tensors on a GPU, and rings
 ///   of NCCL refuse tensors on a CPU. On a GPU, bias and mask are refused with kStriped, kAllToAll or kTwoLevel.
 ATTEND_API void ring_forward(const RingContext& context, const ConstTensor& q, const ConstTensor& k,
@@ -235,7 +235,7 @@ ATTEND_API void ring_forward(const RingContext& context, const ConstTensor& q, c
 /// The call needs memory in addition to the tensors. On CPUs it needs two blocks of k and v, four blocks of dk and dv,
 /// and dq in float32 and float64. On a GPU it needs three blocks of k and v, five blocks of dk and dv, and dq in
 /// float32.
-/// @throws Error in the same situations as ring_forward.
+/// @throws Error naming the argument, as ring_forward does.
 ATTEND_API void ring_backward(const RingContext& context, const ConstTensor& dout, const ConstTensor& q,
                               const ConstTensor& k, const ConstTensor& v, const ConstTensor& o, const ConstTensor& lse,
                               const Tensor& dq, const Tensor& dk, const Tensor& dv, const Params& params = {},

@@ -93,9 +93,9 @@ struct DecodeParams {
   const std::uint64_t* tree_mask = nullptr;
   bool lse_base2 = false;  ///< if true, lse is a logarithm to base 2 instead of e
   /// Backend: "auto", "cpu" or "reference". On a GPU the values are "auto", "decode" and "sm90_forward". With "decode",
-  /// the decode kernel computes all rows. With "auto" on Hopper, the training kernel computes a sequence if it supports
-  /// it and the sequence has more than 64 rows; with fewer than 16 query heads the limit is higher. "sm90_forward" is
-  /// like "auto", but the limit is always 64 rows.
+  /// the decode kernel computes all rows. With "auto" on Hopper, the training kernel computes sequences of more than 64
+  /// rows, if it supports them. If there are fewer than 16 query heads, this limit is higher. "sm90_forward" is like
+  /// "auto", but the limit is always 64 rows.
   std::string_view compute = "auto";
 };
 
@@ -234,7 +234,7 @@ ATTEND_API void append(const AppendCall& call);
 /// cache, with the lengths before the append, and the same number of sequences. The query rows are those of `call`, so
 /// append.q, q_out, cu_seqlens_q and max_seqlen_q must be unset. q is normalised and rotated as `append` specifies,
 /// without being written to memory.
-/// @throws Error in the same situations as both functions, before anything is written.
+/// @throws Error naming the argument, as both functions do. If it throws, no output has been written.
 ATTEND_API void decode(const AppendCall& append, const DecodeCall& call);
 
 /// Result of attention over some of the keys, computed by decode() or forward() without sinks.

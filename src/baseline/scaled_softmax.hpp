@@ -27,8 +27,8 @@ struct ScaledSoftmax {
 /// @throws Error (kUnsupported) if the kernel does not support a dtype, a length or an address.
 [[nodiscard]] KernelSpec scaled_softmax_spec(const ScaledSoftmax& call, const Arch& arch);
 
-/// Queues the kernel on `stream`. The device's context must be current. @throws Error in the same situations as
-/// scaled_softmax_spec().
+/// Queues the kernel on `stream`. The device's context must be current. @throws Error if
+/// scaled_softmax_spec() would.
 void scaled_softmax(const ScaledSoftmax& call, int device, StreamHandle stream);
 
 }  // namespace attend::cuda

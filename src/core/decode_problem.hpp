@@ -42,8 +42,8 @@ struct CacheRun {
 struct DecodeProblem : CacheLayout {
   Tensor q, k, v, o;
   std::optional<Tensor> lse;           ///< (batch, num_heads_q, seqlen_q, 1)
-  std::optional<Tensor> alibi_slopes;  ///< (num_sequences, num_heads_q, 1, 1), expanded
-  std::optional<Tensor> sinks;         ///< (num_sequences, num_heads_q, 1, 1), expanded
+  std::optional<Tensor> alibi_slopes;  ///< (num_sequences, num_heads_q, 1, 1), broadcast dimensions expanded
+  std::optional<Tensor> sinks;         ///< (num_sequences, num_heads_q, 1, 1), broadcast dimensions expanded
   const std::int32_t* cu_seqlens_q = nullptr;
   const std::uint64_t* tree_mask = nullptr;
 

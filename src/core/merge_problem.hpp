@@ -14,7 +14,7 @@ struct MergeProblem {
   std::span<const PartialState> states;
   Tensor o;
   std::optional<Tensor> lse = {};
-  std::optional<Tensor> sinks = {};  ///< (batch, num_heads_q, 1, 1), expanded
+  std::optional<Tensor> sinks = {};  ///< (batch, num_heads_q, 1, 1), broadcast dimensions expanded
   bool lse_base2 = false;
 };
 

@@ -46,7 +46,7 @@ HWY_INLINE hn::Vec<HalfTag> as_halves(Vector first, Vector second) {
 
 /// Rounds float rows to bf16 and stores pairs of neighbouring rows: pairs[r / 2 * stride + c] for each column c < cols.
 /// Input rows are `stride` floats apart. The output may overwrite the input. If `count` is odd, the last row is paired
-/// with zeros. Returns false if a column sum was NaN, because of a NaN or two opposite infinities.
+/// with zeros. Returns false if there was a NaN, or infinities of both signs.
 HWY_INLINE bool round_row_pairs(const float* rows, std::int64_t stride, std::int64_t count, std::int64_t cols,
                                 std::uint32_t* pairs) {
   Vector even_sum = hn::Zero(kFloats);

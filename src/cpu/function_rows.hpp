@@ -46,8 +46,8 @@ class FunctionRows {
   /// be null.
   void apply(std::int64_t row, std::int64_t first_key, std::int64_t count, float* scores, float* slopes);
 
-  /// Applies the function to a tile. The tile's values times `factor` are the scores. Also writes slopes for the unused
-  /// rows of the last group of 16 rows.
+  /// Applies the function to a tile. The tile's values times `factor` are the scores. If the last group of 16 rows is
+  /// incomplete, also writes 0 to the slopes of its missing rows.
   void apply(const FunctionTile& tile, float factor);
 
  private:

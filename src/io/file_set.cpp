@@ -192,7 +192,7 @@ FileSet::FileSet(std::vector<fs::path> targets) : targets_(std::move(targets)) {
       make_link(text_inside(folder_, entry.old), folder_ / "old" / number);
       make_link(text_inside(folder_, entry.fresh), folder_ / "new" / number);
     }
-    make_link("old", folder_ / "now");  // a failure from here on requires that changes are undone
+    make_link("old", folder_ / "now");  // if a later step fails, the changes must be undone
     for (std::size_t i = 0; i < targets_.size(); ++i) {
       const Entry entry(folder_, i, targets_[i]);
       const int linked = ::linkat(AT_FDCWD, entry.target.c_str(), AT_FDCWD, entry.old.c_str(), 0);

@@ -99,8 +99,8 @@ CaptureBounds::CaptureBounds(const expr::Graph& graph, expr::Id result, std::spa
   }
 }
 
-/// Returns bounds of a range of blocks of a row. On each level it uses at most two intervals. It proceeds from both
-/// ends inwards and uses an interval only if it is not half of an interval of the next level that is also needed.
+/// Returns bounds of a range of elements of a row. On each level it combines at most two intervals: those at the ends
+/// of the range that share an interval of the next level with an interval outside the range.
 Interval CaptureBounds::in_row(const Levels& levels, std::int64_t row, std::int64_t first, std::int64_t last) {
   std::int64_t from = first / kBlock, to = last / kBlock;
   Interval all = kEmpty;

@@ -87,7 +87,7 @@ struct Step {
 };
 
 /// Checks the calls and chooses their kernels. `keys` and `values` include those of the past. Reads no tensor data.
-/// @throws Error in the same situations as attend::plan.
+/// @throws Error naming the argument, as attend::plan does.
 [[nodiscard]] std::vector<Step> steps(const Node& node, const ConstTensor& keys, const ConstTensor& values,
                                       const Tensor& y);
 

@@ -11,8 +11,8 @@ namespace attend::score {
 /// Returns a distance as an int for kernels. It is clamped to values that no distance q - k reaches.
 [[nodiscard]] std::int64_t as_int(std::int64_t distance);
 
-/// Source code for a function. `before` is declared before CustomScoreCode (kernels/attention/custom_score.cuh).
-/// `members` are these members of it:
+/// Source code for a function. `before` has the declarations that must precede CustomScoreCode
+/// (kernels/attention/custom_score.cuh). `members` are these members of CustomScoreCode:
 ///
 ///   kHoldsAll: no other element varies from pair to pair; if it is false, no element is held, because there are not
 ///   enough registers

@@ -18,7 +18,7 @@ class UserScore {
     bool is_constant = false;  ///< if true, its gradient is not computed
   };
 
-  /// @throws Error in the same situations as ScoreFunction's constructor.
+  /// @throws Error naming the column of the text, or the capture, that is not valid.
   UserScore(const std::string& text, std::vector<Capture> captures);
 
   [[nodiscard]] const ScoreFunction& function() const { return function_; }

@@ -12,8 +12,8 @@ namespace attend::ring {
 /// Redistributes tensors with the engine. Each direction takes one exchange.
 class HeadExchange {
  public:
-  /// @param in   tensors that are converted from rows to heads
-  /// @param out  tensors that are converted from heads to rows
+  /// @param in   tensors that to_heads() converts: from some rows of all heads to all rows of some heads
+  /// @param out  tensors that to_rows() converts back
   HeadExchange(Engine& engine, HeadLayout layout, std::vector<Dealt> in, std::vector<Dealt> out);
 
   void to_heads();

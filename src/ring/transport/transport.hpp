@@ -72,7 +72,7 @@ class Transport {
   /// Does not wait for the GPU, but may wait for other ranks to reach the exchange.
   virtual void exchange(std::span<const DeviceMessage> sends, std::span<const DeviceMessage> receives);
 
-  /// Returns this rank's state on the given GPU. The first call makes it.
+  /// Returns this rank's state on the given GPU. The first call creates the state.
   [[nodiscard]] virtual DeviceState& state(int device);
 
   /// Sets the timeline to which later calls of this rank record. Null, the default, disables recording.
