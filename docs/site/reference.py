@@ -19,7 +19,7 @@ from stage import ROOT, Stage
 # Packages that attend's modules import. Autodoc mocks them even if they are installed.
 ABSENT = ["torch", "jax", "jaxlib", "transformers", "onnx", "onnxruntime", "mpi4py"]
 # Modules that use these packages when they are imported. Their source code is parsed instead.
-FROM_SOURCES = ("attend.torch", "attend.jax")
+FROM_SOURCES = ("attend.torch", "attend.jax", "attend.xformers", "attend.xformers.attn_bias")
 # The public modules and the titles of their pages. Each module has one page.
 MODULES = {
     "attend": "Python: attend",
@@ -32,6 +32,8 @@ MODULES = {
     "attend.flash_attn_3": "Python: attend.flash_attn_3",
     "attend.vllm_flash_attn": "Python: attend.vllm_flash_attn",
     "attend.ring_flash_attn": "Python: attend.ring_flash_attn",
+    "attend.xformers": "Python: attend.xformers",
+    "attend.xformers.attn_bias": "Python: attend.xformers.attn_bias",
 }
 CPP_HEADERS = (
     "attention.hpp", "tensor.hpp", "error.hpp", "score_function.hpp", "block_mask.hpp", "serving.hpp", "ring.hpp",
@@ -41,9 +43,10 @@ C_HEADERS = ("attend.h", "c/types.h", "c/attention.h", "c/serving.h", "c/ring.h"
 
 
 def public_names(module: str) -> list[str]:
-    """Returns the names in a module's __all__ that do not begin with an underscore, in alphabetical order."""
+    """Returns the names in a module's __all__ in alphabetical order, without modules and without private names."""
     names = sources.all_of(module) if module in FROM_SOURCES else imported(module).__all__
-    return sorted((name for name in names if not name.startswith("_")), key=str.lower)
+    public = (name for name in names if not name.startswith("_") and not sources.is_module(f"{module}.{name}"))
+    return sorted(public, key=str.lower)
 
 
 def imported(module: str) -> Any:

@@ -1,4 +1,4 @@
-"""Describes functions from the source of modules that cannot be imported without torch or JAX."""
+"""Describes functions and classes from the source of modules that cannot be imported without torch or JAX."""
 
 from __future__ import annotations
 
@@ -28,24 +28,53 @@ def description_of(module: str) -> str:
     return ast.get_docstring(_parsed(module)) or ""
 
 
-def _defined(module: str, name: str) -> ast.FunctionDef:
-    """Returns the function's definition, in this module or in the module from which it is imported."""
+def is_module(name: str) -> bool:
+    path = ROOT / "python" / name.replace(".", "/")
+    return path.is_dir() or path.with_suffix(".py").exists()
+
+
+def _defined(module: str, name: str) -> ast.FunctionDef | ast.ClassDef:
+    """Returns the definition of a name, in this module or in the module from which it is imported."""
     for node in _parsed(module).body:
-        if isinstance(node, ast.FunctionDef) and node.name == name:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name == name:
             return node
         if isinstance(node, ast.ImportFrom) and node.module:
             for alias in node.names:
                 if (alias.asname or alias.name) == name:
                     return _defined(node.module, alias.name)
-    raise SystemExit(f"{module}.{name}: no function in the sources")
+    raise SystemExit(f"{module}.{name}: no function or class in the sources")
+
+
+def _described(name: str, node: ast.FunctionDef | ast.ClassDef) -> str:
+    lines = inspect.cleandoc(ast.get_docstring(node) or "").splitlines()
+    if not lines:
+        raise SystemExit(f"{name} has no docstring")
+    return textwrap.indent(str(GoogleDocstring(with_prose(lines), Config(napoleon_use_rtype=False))), "   ")
+
+
+def _signature(function: ast.FunctionDef, leaves_out_first: bool = False) -> str:
+    arguments = ast.parse(f"def f({ast.unparse(function.args)}): ...").body[0].args
+    if leaves_out_first:
+        del arguments.args[0]
+    returns = f" -> {ast.unparse(function.returns)}" if function.returns and function.name != "__init__" else ""
+    return f"({ast.unparse(arguments)}){returns}"
 
 
 def directive(module: str, name: str) -> str:
-    """Returns reStructuredText that describes a function in the form of autodoc."""
-    function = _defined(module, name)
-    lines = inspect.cleandoc(ast.get_docstring(function) or "").splitlines()
-    if not lines:
-        raise SystemExit(f"{module}.{name} has no docstring")
-    returns = f" -> {ast.unparse(function.returns)}" if function.returns else ""
-    text = str(GoogleDocstring(with_prose(lines), Config(napoleon_use_rtype=False)))
-    return f".. py:function:: {module}.{name}({ast.unparse(function.args)}){returns}\n\n{textwrap.indent(text, '   ')}"
+    """Returns reStructuredText that describes a function or a class in the form of autodoc.
+
+    A class is followed by its public methods that have a docstring.
+    """
+    node = _defined(module, name)
+    if isinstance(node, ast.FunctionDef):
+        return f".. py:function:: {module}.{name}{_signature(node)}\n\n{_described(f'{module}.{name}', node)}"
+    methods = [x for x in node.body if isinstance(x, ast.FunctionDef)]
+    made_by = next((_signature(x, True) for x in methods if x.name == "__init__"), "")
+    parts = [f".. py:class:: {module}.{name}{made_by}\n\n{_described(f'{module}.{name}', node)}"]
+    for method in methods:
+        if not method.name.startswith("_") and ast.get_docstring(method):
+            of_class = any(ast.unparse(x) == "classmethod" for x in method.decorator_list)
+            option = "\n   :classmethod:" if of_class else ""
+            head = f".. py:method:: {method.name}{_signature(method, True)}{option}"
+            parts.append(textwrap.indent(f"{head}\n\n{_described(method.name, method)}", "   "))
+    return "\n\n".join(parts)
