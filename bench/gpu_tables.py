@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes the tables of docs/benchmarks_gpu.md and of GPUs in README.md from results/h200/*.json."""
+"""Makes the tables of docs/benchmarks_gpu.md, and the GPU tables of README.md, from results/h200/*.json."""
 
 import json
 
@@ -24,18 +24,22 @@ def sizes(row):
 
 
 def versus(data):
-    """Returns a line for each row, with time and speed of both sides."""
+    """Returns a line for each measured row, with the time and speed of both sides."""
     lines = []
     for r in data["rows"]:
         mask = "causal" if r["causal"] else "full"
-        lines.append(f"| {sizes(r)} | {mask} | {r['mode']} | {milliseconds(r['ms'])} | "
-                     f"{milliseconds(r['torch_ms'])} | {r['tflops']:.1f} | {r['torch_tflops']:.1f} | "
-                     f"{r['torch_ms'] / r['ms']:.2f}x |")
+        lines.append(
+            f"| {sizes(r)} | {mask} | {r['mode']} | {milliseconds(r['ms'])} | "
+            f"{milliseconds(r['torch_ms'])} | {r['tflops']:.1f} | {r['torch_tflops']:.1f} | "
+            f"{r['torch_ms'] / r['ms']:.2f}x |"
+        )
     return lines
 
 
-HEAD = ["| (B, H, S, D) | mask | pass | attend | PyTorch | attend, TFLOP/s | PyTorch, TFLOP/s | speed-up |",
-        "|---|---|---|---:|---:|---:|---:|---:|"]
+HEAD = [
+    "| (B, H, S, D) | mask | pass | attend | PyTorch | attend, TFLOP/s | PyTorch, TFLOP/s | speed-up |",
+    "|---|---|---|---:|---:|---:|---:|---:|",
+]
 
 
 def seed_f32():
@@ -53,38 +57,55 @@ def peers(grid, dtype):
 
 
 def float32():
-    """Returns lines on the float32 kernel at the largest problem, compared with PyTorch if PyTorch was measured."""
+    """Returns lines about the float32 kernel on the largest problem, compared with PyTorch if PyTorch was measured."""
     if (RESULTS / "seed_f32.json").exists():
         run = load("seed_f32.json")
         largest = [r for r in run["rows"] if r["S"] == 2048]
         slowest = min(run["rows"], key=lambda r: r["torch_ms"] / r["ms"])
-        lines = [f"On one {run['device_name']}, TFLOP/s, beside PyTorch {run['torch']} in one process:", "",
-                 "| | kernel | attend | PyTorch |", "|---|---|---:|---:|"]
+        lines = [
+            f"On one {run['device_name']}, TFLOP/s, beside PyTorch {run['torch']} in one process:",
+            "",
+            "| | kernel | attend | PyTorch |",
+            "|---|---|---:|---:|",
+        ]
         for r in [*largest, slowest]:
             bold = "**" * (r["torch_ms"] < r["ms"])
-            lines.append(f"| float32 {r['mode']}, {sizes(r)} | `{run['compute']}` | {bold}{r['tflops']:.1f}{bold} | "
-                         f"{r['torch_tflops']:.1f} (memory-efficient) |")
+            lines.append(
+                f"| float32 {r['mode']}, {sizes(r)} | `{run['compute']}` | {bold}{r['tflops']:.1f}{bold} | "
+                f"{r['torch_tflops']:.1f} (memory-efficient) |"
+            )
         return lines
     run = load("ladder.json")
     rows = [r for r in run["rungs"] if r["compute"] == "fa2"]
     product = next(m["tflops"] for m in run["matrix_products"] if m["dtype"] == "f32")
     shown = ", ".join(f"{r['mode']} {r['tflops']:.1f}" for r in rows)
     row = {**rows[0], "S": rows[0]["Sq"]}
-    return [f"On one {run['device_name']}, float32 at {sizes(row)}, TFLOP/s by `fa2`: {shown} (a large matrix product by cuBLAS "
-            f"{product:.1f})."]
+    return [
+        f"On one {run['device_name']}, float32 at {sizes(row)}, TFLOP/s by `fa2`: {shown} (a large matrix product by cuBLAS "
+        f"{product:.1f})."
+    ]
 
 
 def beside_peers():
-    """Returns the README's lines on bfloat16 through the Python package, compared with the best peer at each point."""
+    """Returns the README's lines about bfloat16 in the Python package, compared with the best peer on each problem."""
     paper, masks, decode = (peers(grid, "bf16") for grid in ("paper", "masks", "decode"))
-    beside = [n for key, n in peer_tables.NAMES.items() if key != "attend" and any(key in r["tflops"] for r in paper["rows"])]
-    lines = [f"bfloat16, TFLOP/s of attend and, in brackets, of the best of {', '.join(beside[:-1])} and "
-             f"{beside[-1]} at each point ({peer_tables.title(paper)}; 16384 tokens, 2048 channels):", "",
-             *peer_tables.by_length(paper["rows"], (512, 2048, 8192, 16384))]
+    beside = [
+        n for key, n in peer_tables.NAMES.items() if key != "attend" and any(key in r["tflops"] for r in paper["rows"])
+    ]
+    lines = [
+        f"bfloat16, TFLOP/s of attend and, in brackets, of the best of {', '.join(beside[:-1])} and "
+        f"{beside[-1]} at each point ({peer_tables.title(paper)}; 16384 tokens, 2048 channels):",
+        "",
+        *peer_tables.by_length(paper["rows"], (512, 2048, 8192, 16384)),
+    ]
     if masks:
         row = masks["rows"][0]
-        lines += ["", f"Options at {peer_tables.sizes(row)}, the best of those and FlexAttention in brackets:", "",
-                  *peer_tables.options_table(masks["rows"])]
+        lines += [
+            "",
+            f"Options at {peer_tables.sizes(row)}, the best of those and FlexAttention in brackets:",
+            "",
+            *peer_tables.options_table(masks["rows"]),
+        ]
     if decode:
         cells = [f"{peer_tables.sizes(r)} {peer_tables.cell(r)}" for r in decode["rows"]]
         lines += ["", f"One query row over a cache of keys, GB/s: {', '.join(cells)}."]
@@ -102,13 +123,16 @@ def vs_peers():
     """Returns every figure of bench/h200_vs_peers.py for docs/benchmarks_gpu.md."""
     lines = []
     for dtype in ("bf16", "f16"):
-        for grid, unit in (("paper", "TFLOP/s"), ("masks", "TFLOP/s"), ("corners", "TFLOP/s"),
-                           ("decode", "GB/s")):
+        for grid, unit in (("paper", "TFLOP/s"), ("masks", "TFLOP/s"), ("corners", "TFLOP/s"), ("decode", "GB/s")):
             data = peers(grid, dtype)
             if data:
-                lines += [f"Grid `{grid}`, {dtype}, {unit} ({peer_tables.title(data)}, {data['date']}):", "",
-                          *(peer_tables.by_length(data["rows"]) + [""] if grid == "paper" else []),
-                          *peer_tables.by_side(data["rows"]), ""]
+                lines += [
+                    f"Grid `{grid}`, {dtype}, {unit} ({peer_tables.title(data)}, {data['date']}):",
+                    "",
+                    *(peer_tables.by_length(data["rows"]) + [""] if grid == "paper" else []),
+                    *peer_tables.by_side(data["rows"]),
+                    "",
+                ]
                 if grid == "paper" and (report.DOCS / f"vs_peers_{dtype}.svg").exists():
                     lines += [f"![TFLOP/s over the sequence length, {dtype}](vs_peers_{dtype}.svg)", ""]
     return "\n".join(lines)
@@ -118,11 +142,15 @@ OWN = RESULTS / "vs_peers_own_bf16.json"
 
 
 def own_functions():
-    """Returns the table of caller-provided scores and masks for docs/custom_scores.md."""
+    """Returns the table of custom scores and masks for docs/custom_scores.md."""
     data = json.loads(OWN.read_text())
-    lines = [f"bfloat16, TFLOP/s of the pairs that a mask leaves ({peer_tables.title(data)}):", "",
-             "| function | (B, H, S, D) | pass | attend | attend's option | FlexAttention | FlashAttention-4 | attend over the "
-             "best |", "|---|---|---|---:|---:|---:|---:|---:|"]
+    lines = [
+        f"bfloat16, TFLOP/s of the pairs that a mask leaves ({peer_tables.title(data)}):",
+        "",
+        "| function | (B, H, S, D) | pass | attend | attend's option | FlexAttention | FlashAttention-4 | attend over the "
+        "best |",
+        "|---|---|---|---:|---:|---:|---:|---:|",
+    ]
     for row in data["rows"]:
         figures, share = row["tflops"], peer_tables.ratio(row)
         cells = [f"{figures[name]:.0f}" if name in figures else "-" for name in ("attend", "built_in", "flex", "fa4")]
@@ -135,14 +163,20 @@ MADE_MASKS, FLEX_TRAINING = RESULTS / "made_masks.json", RESULTS / "flex_trainin
 
 
 def made_masks():
-    """Returns the table of block masks made on a GPU and on the CPU for docs/custom_scores.md."""
+    """Returns the table for docs/custom_scores.md of the times in which a GPU and the CPU make block masks."""
     data = json.loads(MADE_MASKS.read_text())
-    lines = [f"On one {data['device']}, microseconds (medians of {data['runs']}): on the GPU from the first operation to the last copy, as a "
-             "caller waits for the call, and the same mask made on the CPU.", "",
-             "| mask | rows and keys | GPU | call | CPU | most memory, MiB |", "|---|---:|---:|---:|---:|---:|"]
+    lines = [
+        f"On one {data['device']}, microseconds (medians of {data['runs']}): on the GPU from the first operation to the last copy, as a "
+        "caller waits for the call, and the same mask made on the CPU.",
+        "",
+        "| mask | rows and keys | GPU | call | CPU | most memory, MiB |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
     for row in data["masks"]:
-        lines.append(f"| {row['mask']} | {row['length']} | {row['gpu_us']:.0f} | {row['call_us']:.0f} | {row['host_us']:.0f} | "
-                     f"{row['peak_mib']:.1f} |")
+        lines.append(
+            f"| {row['mask']} | {row['length']} | {row['gpu_us']:.0f} | {row['call_us']:.0f} | {row['host_us']:.0f} | "
+            f"{row['peak_mib']:.1f} |"
+        )
     return "\n".join(lines)
 
 
@@ -150,15 +184,17 @@ def flex_training():
     """Returns the paragraph of docs/custom_scores.md on training with torch's flex_attention and with attend."""
     data = json.loads(FLEX_TRAINING.read_text())
     last = {name: sum(losses[-10:]) / 10 for name, losses in data["loss"].items()}
-    return (f"A language model of {data['layers']} layers with {data['heads']} heads of {data['head_dim']}, {data['batch']} sequences of {data['seqlen']} "
-            f"tokens, causal documents as its mask and a learned bias by distance as its score, on one {data['device']} with PyTorch "
-            f"{data['torch']}: after {data['steps']} steps the loss is {last['torch']:.4f} with torch's kernels and {last['attend']:.4f} with attend behind "
-            f"`flex_attention`. A step takes {data['step_ms']['torch']:.0f} ms and {data['step_ms']['attend']:.0f} ms. torch's kernel adds the gradient of the bias by an "
-            f"atomic addition a score; its backward pass runs with `bwd_num_stages` {data['bwd_stages']}, as it does not fit into shared memory otherwise.")
+    return (
+        f"A language model of {data['layers']} layers with {data['heads']} heads of {data['head_dim']}, {data['batch']} sequences of {data['seqlen']} "
+        f"tokens, causal documents as its mask and a learned bias by distance as its score, on one {data['device']} with PyTorch "
+        f"{data['torch']}: after {data['steps']} steps the loss is {last['torch']:.4f} with torch's kernels and {last['attend']:.4f} with attend behind "
+        f"`flex_attention`. A step takes {data['step_ms']['torch']:.0f} ms and {data['step_ms']['attend']:.0f} ms. torch's kernel adds the gradient of the bias by an "
+        f"atomic addition a score; its backward pass runs with `bwd_num_stages` {data['bwd_stages']}, as it does not fit into shared memory otherwise."
+    )
 
 
 def in_python():
-    """Returns the README's figures on the cost of Python and on the examples."""
+    """Returns the README's figures about the cost of Python and about the examples."""
     cost, train, gpt2 = map(load, ("python_host_cost.json", "train_char_transformer.json", "train_gpt2.json"))
     plain = {row["dtype"]: row for row in cost["rows"] if not row["autograd"]}
     first, last, steps = train["first"], train["last"], train["settings"]["steps"]
@@ -187,7 +223,9 @@ def sections():
     of_bf16 = tuple(RESULTS / f"vs_peers_{grid}_bf16.json" for grid in ("paper", "masks", "decode"))
     in_f32 = (seed,) if seed.exists() else (ladder_table.FILE,)
     python = tuple(RESULTS / f"{name}.json" for name in ("python_host_cost", "train_char_transformer", "train_gpt2"))
-    command = "python3 bench/gpu_vs_torch.py --dtype f32 --compute fa2 --sdp efficient --output results/h200/seed_f32.json"
+    command = (
+        "python3 bench/gpu_vs_torch.py --dtype f32 --compute fa2 --sdp efficient --output results/h200/seed_f32.json"
+    )
     rungs = ("kernels/common", "kernels/ladder")
 
     def in_float32():
@@ -199,10 +237,28 @@ def sections():
         report.Section(readme, "python_summary", python, tensor_cores, in_python, "python3 bench/python_host_cost.py"),
         report.Section(PAGE, "seed_f32", (seed,), rungs, seed_f32, command),
         report.Section(PAGE, "vs_peers", grids, tensor_cores, vs_peers, compare),
-        report.Section(report.DOCS / "custom_scores.md", "own_functions", (OWN,), tensor_cores, own_functions,
-                       f"{compare} --grid own --dtype bf16"),
-        report.Section(report.DOCS / "custom_scores.md", "made_masks", (MADE_MASKS,), ("kernels/masks",), made_masks,
-                       "build/release/bench/made_masks --json results/h200/made_masks.json"),
-        report.Section(report.DOCS / "custom_scores.md", "flex_training", (FLEX_TRAINING,), tensor_cores, flex_training,
-                       "python3 bench/flex_training.py --output results/h200/flex_training_bf16.json"),
+        report.Section(
+            report.DOCS / "custom_scores.md",
+            "own_functions",
+            (OWN,),
+            tensor_cores,
+            own_functions,
+            f"{compare} --grid own --dtype bf16",
+        ),
+        report.Section(
+            report.DOCS / "custom_scores.md",
+            "made_masks",
+            (MADE_MASKS,),
+            ("kernels/masks",),
+            made_masks,
+            "build/release/bench/made_masks --json results/h200/made_masks.json",
+        ),
+        report.Section(
+            report.DOCS / "custom_scores.md",
+            "flex_training",
+            (FLEX_TRAINING,),
+            tensor_cores,
+            flex_training,
+            "python3 bench/flex_training.py --output results/h200/flex_training_bf16.json",
+        ),
     ]

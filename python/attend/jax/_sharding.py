@@ -130,7 +130,7 @@ class _Cuts:
         is_grouped = num_q != num_k
         if num_k == 1 or num_q == 0 or num_k == 0:
             free.discard("h")
-        # G is the number of query heads per key head.
+        # `g` is the number of query heads per key head.
         sizes = {"g": num_q // num_k} if is_grouped and "h" in free else {}
         own = iter(range(1000))
 
