@@ -29,7 +29,7 @@ def description_of(module: str) -> str:
 
 
 def _defined(module: str, name: str) -> ast.FunctionDef:
-    """Returns the function's definition, in this module or in the module from which it is imported."""
+    """Returns the definition of the function, from this module or from the module that this one imports it from."""
     for node in _parsed(module).body:
         if isinstance(node, ast.FunctionDef) and node.name == name:
             return node
