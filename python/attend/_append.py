@@ -86,7 +86,7 @@ def append(
             query row needs a new row with the same position. None means seqlens_k[s] + i, or rotary.seqlens[s] + i.
         rotary: `attend.Rotary`, applied to k and q. None means no rotation.
         q: query rows, which are also normalised and rotated. The dtype is that of k. The shape is (sequences, heads_q,
-            seqlen_q, head_dim) in the order of layout, packed (with cu_seqlens_q) (total_q, heads_q, head_dim).
+            seqlen_q, head_dim) in the order of layout or, with cu_seqlens_q, (total_q, heads_q, head_dim).
         q_out: the array for the processed query rows, dtype and shape of q. It may be q. None means a new array.
         cu_seqlens_q, max_seqlen_q: as in `attend.decode`.
         query_positions: the new row whose position a query row has. "last": query row i has the position of new row i +

@@ -104,7 +104,7 @@ def test_one_column_for_all_keys_is_refused_with_them(torch, device, name):
     o, lse = attend.forward(q, k, v)
     with pytest.raises(NotImplementedError, match=rf"^{name}: shape \(9, 1\) with sinks"):
         attend.backward(o, q, k, v, o, lse, **options)
-    # With one key, the sink is the only other column of the softmax.
+    # If there is only one key, a column is an ordinary bias or mask, which sinks can be combined with.
     one_key = attend.attention(q, k[:, :, :1], v[:, :, :1], **options)
     assert one_key.isfinite().all()
     arrays = [x.cpu().numpy() for x in (q, k, v)]

@@ -202,7 +202,7 @@ def _broadcast(
 def create_block_mask(
     mask_mod: Callable[..., Any], sizes: tuple[Any, ...], device: Any, block_size: Any, has_full_blocks: bool
 ) -> Any:
-    """`sizes`: B, H, Q_LEN, KV_LEN."""
+    """Makes the mask of attend.create_block_mask. `sizes` is (B, H, Q_LEN, KV_LEN)."""
     if torch.compiler.is_compiling() and graphs.can_follow():
         _tell_compilers()
         return _followed_mask(mask_mod, sizes, device, block_size, has_full_blocks)
@@ -245,7 +245,7 @@ def _block_size(given: Any) -> tuple[int, int]:
 
 
 def create_mask(mod_fn: Callable[..., Any], sizes: tuple[Any, ...], device: Any) -> torch.Tensor:
-    """`sizes`: B, H, Q_LEN, KV_LEN."""
+    """Computes attend.create_mask. `sizes` is (B, H, Q_LEN, KV_LEN)."""
     shape, where = _shape(sizes), _device(device)
     positions = [torch.arange(n, dtype=torch.int32, device=where) for n in shape]
     count = number_of_arguments("mask_mod", mod_fn)

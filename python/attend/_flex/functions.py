@@ -1,4 +1,4 @@
-"""Caches traced functions by key, and evaluates a function on whole tensors as torch does."""
+"""Caches traced functions by key, and evaluates a function with torch.vmap, as torch does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random inputs: torch tensors if torch is installed, otherwise NumPy arrays."""
+"""Draws random inputs. They are torch tensors if torch is installed, otherwise NumPy arrays."""
 
 from __future__ import annotations
 

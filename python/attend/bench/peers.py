@@ -25,7 +25,7 @@ def device_of(name: str) -> str:
 
 
 def ours(computes: Sequence[str], device: str, dtype: str) -> list[Implementation]:
-    """Returns attend's backends with these names, or its implementation `auto` if there are no names.
+    """Returns the implementations of the backends of attend with these names. A name may be auto.
 
     Raises:
         UsageError for a backend that does not support the device.

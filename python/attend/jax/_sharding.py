@@ -1,4 +1,4 @@
-"""Defines shardings: XLA learns that attention needs no communication along the batch and the heads.
+"""Defines how XLA may shard attention: along the batch and the heads, attention needs no communication.
 
 Sharded dimensions other than batch and heads are gathered first. Batch and heads are also gathered in three cases. With
 dropout both are gathered, because the pattern depends on the position in the entire tensor. The batch or the heads are
