@@ -95,7 +95,7 @@ def test_masks_are_xformers_own(name):
 
 
 def test_pages_with_gaps_from_lengths():
-    """Not compared with xFormers, because in version 0.0.35 this constructor fails."""
+    """Only attend's class is tested, because in xFormers 0.0.35 this constructor fails."""
     name = "PagedBlockDiagonalGappyKeysMask"
     found = getattr(ours.attn_bias, name).from_seqlens(
         problems.ROWS, problems.GAPS_IN_PAGES, problems.KEYS, torch.tensor(problems.TABLE), problems.PAGE_SIZE

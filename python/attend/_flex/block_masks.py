@@ -262,7 +262,7 @@ def _look_up(mask: torchs.BlockMask) -> _Known:
 
 
 def _state(mask: torchs.BlockMask) -> Optional[tuple[Any, ...]]:
-    """Returns the state that a mask of lists depends on besides the lists, or None if it cannot be determined.
+    """Returns everything except the lists on which a mask with lists depends, or None if it cannot be determined.
 
     torch evaluates the mask_mod of such a mask in each call. attend's own mask without lists has already read the
     tensors that its mask_mod captures.
