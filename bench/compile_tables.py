@@ -1,4 +1,6 @@
-"""Makes the table of docs/operations.md from `attend compile --json` for an H200: how long a first call waits."""
+"""Makes the table of docs/operations.md with the compile times of first calls, from `attend compile --json` for an
+H200.
+"""
 
 import json
 import statistics
@@ -8,7 +10,7 @@ import report
 FILE = report.ROOT / "results" / "h200" / "compile.json"
 PARTS = ("kernels/common", "kernels/ladder", "kernels/simt")
 ARCH = "sm_90a"
-SHOWN = ("standard", "fa2", "simt", "mma_qreg_async", "wgmma_specialized")  # one of every kind
+SHOWN = ("standard", "fa2", "simt", "mma_qreg_async", "wgmma_specialized")  # one kernel of every family
 
 
 def markdown():
@@ -18,7 +20,9 @@ def markdown():
         kernels = [kernel for kernel in rows if kernel["compute"] == name]
         seconds = [kernel["seconds"] for kernel in kernels]
         size = statistics.median(kernel["code_bytes"] for kernel in kernels) / 1000
-        lines.append(f"| `{name}` | {len(kernels)} | {statistics.median(seconds):.2f} | {max(seconds):.2f} | {size:.0f} |")
+        lines.append(
+            f"| `{name}` | {len(kernels)} | {statistics.median(seconds):.2f} | {max(seconds):.2f} | {size:.0f} |"
+        )
     return "\n".join(lines)
 
 

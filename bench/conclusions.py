@@ -1,4 +1,4 @@
-"""Writes the opening paragraphs of docs/experiments.md: conclusions from the measurements."""
+"""Writes the first paragraphs of docs/experiments.md, which are conclusions from the measurements."""
 
 import json
 
@@ -41,11 +41,24 @@ def text():
     rungs = {(r["compute"], r["mode"]): r for r in json.loads(ladder_table.FILE.read_text())["rungs"]}
     products = json.loads(ladder_table.FILE.read_text())["matrix_products"]
     (product,) = (m["tflops"] for m in products if m["dtype"] == "bf16" and m["beside"] == "forward")
-    causal = {r["S"]: r for r in json.loads(PEERS.read_text())["rows"] if r["D"] == 128 and r["causal"] and r["mode"] == "fwd"}
+    causal = {
+        r["S"]: r for r in json.loads(PEERS.read_text())["rows"] if r["D"] == 128 and r["causal"] and r["mode"] == "fwd"
+    }
     short, short_peer = speeds(causal[512])
     best, backward = rungs["sm90_forward", "forward"]["tflops"], rungs["sm90_backward", "backward"]["tflops"]
-    names = ("naive", "standard", "fa1", "flash_2d", "fa2", "fa2_naive", "mma", "mma_swizzle", "mma_qreg_async",
-             "wgmma_specialized", "sm90_forward")
+    names = (
+        "naive",
+        "standard",
+        "fa1",
+        "flash_2d",
+        "fa2",
+        "fa2_naive",
+        "mma",
+        "mma_swizzle",
+        "mma_qreg_async",
+        "wgmma_specialized",
+        "sm90_forward",
+    )
     return TEXT.format(
         LARGE=LARGE, HALF=HALF, SHORT=SHORT, **{name: f"{rungs[name, 'forward']['ms']:.3g}" for name in names},
         best=f"{best:.0f}", product=f"{product:.0f}", short=f"{short:.0f}", short_peer=f"{short_peer:.0f}",
@@ -56,4 +69,6 @@ def text():
 def sections():
     command = "attend ladder --json results/h200/ladder.json"
     parts = ("kernels/common", "kernels/ladder", "kernels/sm90")
-    return [report.Section(report.DOCS / "experiments.md", "conclusions", (ladder_table.FILE, PEERS), parts, text, command)]
+    return [
+        report.Section(report.DOCS / "experiments.md", "conclusions", (ladder_table.FILE, PEERS), parts, text, command)
+    ]

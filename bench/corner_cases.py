@@ -1,4 +1,6 @@
-"""Unusual problem sizes for bench/h200_vs_peers.py: few heads, few rows, very long sequences, wide heads."""
+"""The problems with unusual sizes of bench/h200_vs_peers.py: few heads, few rows, very long sequences, and wide
+heads.
+"""
 
 from collections.abc import Iterator
 from typing import Any
@@ -23,30 +25,39 @@ SHAPES: tuple[Shape, ...] = (
     (1, 1, 1, 524288, 524288, 128, True),
     (1, 8, 8, 1048576, 1048576, 128, True),
 )
-MOST_FOR_BACKWARD = 1 << 17  # most tokens for which no peer's backward takes minutes
+MOST_FOR_BACKWARD = 1 << 17  # most tokens for which backward is measured; with more, a peer would take minutes
 
 
 def corners(dtype: str, device: str, shapes: tuple[Shape, ...] = SHAPES) -> Iterator[Case]:
     """Yields problems without options, in shapes that the grid `paper` does not have."""
     for batch, heads, heads_kv, seqlen_q, seqlen_k, head_dim, causal in shapes:
-        yield Case(_row(dtype, batch, heads, heads_kv, seqlen_q, seqlen_k, head_dim, causal),
-                   (peer_cases.draw(dtype, device, batch, seqlen_q, heads, head_dim),
-                    *(peer_cases.draw(dtype, device, batch, seqlen_k, heads_kv, head_dim) for _ in range(2))),
-                   _sides(causal, heads != heads_kv, seqlen_k),
-                   4.0 * batch * heads * seqlen_q * seqlen_k * head_dim * (0.5 if causal else 1.0),
-                   modes=("fwd", "bwd") if seqlen_k <= MOST_FOR_BACKWARD else ("fwd",))
+        yield Case(
+            _row(dtype, batch, heads, heads_kv, seqlen_q, seqlen_k, head_dim, causal),
+            (
+                peer_cases.draw(dtype, device, batch, seqlen_q, heads, head_dim),
+                *(peer_cases.draw(dtype, device, batch, seqlen_k, heads_kv, head_dim) for _ in range(2)),
+            ),
+            _sides(causal, heads != heads_kv, seqlen_k),
+            4.0 * batch * heads * seqlen_q * seqlen_k * head_dim * (0.5 if causal else 1.0),
+            modes=("fwd", "bwd") if seqlen_k <= MOST_FOR_BACKWARD else ("fwd",),
+        )
 
 
-def _row(dtype: str, batch: int, heads: int, heads_kv: int, seqlen_q: int, seqlen_k: int, head_dim: int,
-         causal: bool) -> dict[str, Any]:
+def _row(
+    dtype: str, batch: int, heads: int, heads_kv: int, seqlen_q: int, seqlen_k: int, head_dim: int, causal: bool
+) -> dict[str, Any]:
     row = {"what": "corner", "dtype": dtype, "D": head_dim, "S": seqlen_k, "B": batch, "H": heads, "causal": causal}
     return row | ({"Hkv": heads_kv} if heads_kv != heads else {}) | ({"Sq": seqlen_q} if seqlen_q != seqlen_k else {})
 
 
 def _sides(causal: bool, grouped: bool, seqlen_k: int) -> dict[str, peer_cases.Side]:
-    """Returns the usable peers. The memory-efficient backend has no grouped heads and is slow for long sequences."""
+    """Returns the usable peers. torch's memory-efficient backend does not support grouped heads and is slow for long
+    sequences.
+    """
     more = {"enable_gqa": True} if grouped else {}
     names = [name for name in peer_cases.SDP if name != "efficient" or not (grouped or seqlen_k > MOST_FOR_BACKWARD)]
-    return {"attend": peer_cases.ours(causal=causal),
-            **{name: peer_cases.sdpa(name, is_causal=causal, **more) for name in names},
-            **peer_cases.fa3_and_fa4(causal=causal)}
+    return {
+        "attend": peer_cases.ours(causal=causal),
+        **{name: peer_cases.sdpa(name, is_causal=causal, **more) for name in names},
+        **peer_cases.fa3_and_fa4(causal=causal),
+    }

@@ -3,10 +3,10 @@
 
     python3 bench/cpu_memory.py [--lengths 1024,2048,...]
 
-Runs build/release/bench/peak_memory once for each length. Each run has a separate process, because a peak never goes
-down again. Prints the slope between neighbouring lengths: bytes of peak memory for each further row of the sequence. A
-stored score matrix would double the slope from line to line. Writes results/cpu/memory.json and the table of
-docs/benchmarks_cpu.md. Needs only Python and CMake.
+Runs build/release/bench/peak_memory once for each length. Each run is a separate process, because the peak of a process
+never decreases. The script prints the slope between neighbouring lengths, which is the number of bytes of peak memory
+for each additional row of the sequence. If a score matrix were stored, the slope would double from line to line. Writes
+results/cpu/memory.json and the table of docs/benchmarks_cpu.md. Needs only Python and CMake.
 """
 
 import argparse
@@ -27,18 +27,29 @@ def peak(seqlen: int) -> dict:
 
 
 def add_slopes(rows) -> None:
-    """Sets row["bytes_per_row"]: growth of the peak since the length before."""
+    """Sets row["bytes_per_row"]: the growth of the peak from the previous length to this one, divided by the number of
+    additional rows.
+    """
     for before, row in itertools.pairwise(rows):
-        row["bytes_per_row"] = round((row["peak_mib"] - before["peak_mib"]) * 2**20 / (row["seqlen"] - before["seqlen"]))
+        row["bytes_per_row"] = round(
+            (row["peak_mib"] - before["peak_mib"]) * 2**20 / (row["seqlen"] - before["seqlen"])
+        )
 
 
 def markdown() -> str:
     data = json.loads(FILE.read_text())
-    lines = ["![peak memory](cpu_memory.svg)", "",
-             "| S | tensors, MiB | peak, MiB | scratch of both calls, MiB | growth, bytes per row | one score matrix for each "
-             "head, MiB |", "|---|---|---|---|---|---|"]
-    lines += [f"| {r['seqlen']} | {r['tensors_mib']:.1f} | {r['peak_mib']:.1f} | {r['scratch_mib']:.1f} | "
-              f"{r.get('bytes_per_row', '')} | {r['score_matrix_mib']:.0f} |" for r in data["rows"]]
+    lines = [
+        "![peak memory](cpu_memory.svg)",
+        "",
+        "| S | tensors, MiB | peak, MiB | scratch of both calls, MiB | growth, bytes per row | one score matrix for each "
+        "head, MiB |",
+        "|---|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| {r['seqlen']} | {r['tensors_mib']:.1f} | {r['peak_mib']:.1f} | {r['scratch_mib']:.1f} | "
+        f"{r.get('bytes_per_row', '')} | {r['score_matrix_mib']:.0f} |"
+        for r in data["rows"]
+    ]
     lines += ["", f"{data['cpu']}, {data['threads']} threads, at commit {data['attend_commit']}."]
     return "\n".join(lines)
 
@@ -60,13 +71,24 @@ def main() -> None:
         rows.append(row)
         print(f"S {seqlen:6}: peak {row['peak_mib']:8.1f} MiB, scratch {row['scratch_mib']:7.1f} MiB", flush=True)
     add_slopes(rows)
-    data = {"cpu": report.cpu_model(), "date": report.today(), "attend_commit": report.commit(),
-            "sources": report.present_sources(), "threads": rows[0]["threads"],
-            "B": 1, "H": HEADS, "D": 64, "dtype": "f32", "mode": "both", "rows": rows}
+    data = {
+        "cpu": report.cpu_model(),
+        "date": report.today(),
+        "attend_commit": report.commit(),
+        "sources": report.present_sources(),
+        "threads": rows[0]["threads"],
+        "B": 1,
+        "H": HEADS,
+        "D": 64,
+        "dtype": "f32",
+        "mode": "both",
+        "rows": rows,
+    }
     report.write_json(FILE, data)
     for section in sections():
         section.write()
-    # The kind of scratch memory, and with it the slope, depends on the length. A score matrix would double the slope.
+    # The type of scratch memory depends on the length, so the slope varies. If a score matrix were stored, the slope
+    # would double.
     slopes = [r["bytes_per_row"] for r in rows if "bytes_per_row" in r]
     if len(slopes) > 2 and slopes[-1] > 1.1 * max(slopes[:-1]):
         raise SystemExit(f"peak memory does not grow linearly: {slopes} bytes per row")

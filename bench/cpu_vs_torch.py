@@ -5,7 +5,7 @@
 
 Writes results/cpu/cpu_vs_torch.json, the tables of docs/benchmarks_cpu.md and the summary in README.md.
 
-What makes it a fair comparison:
+The comparison is fair for these reasons:
   * Both sides run in one process. Each case has new random normal data. Both sides read the same dense
     (batch, heads, seqlen, head_dim) buffers and allocate their outputs from torch's allocator inside the timed call.
   * Repeats alternate between the sides, and so does the side that starts. If the machine is slow for a second, both

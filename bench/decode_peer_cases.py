@@ -1,7 +1,7 @@
-"""The problems of bench/decode_vs_peers.py by name, and the peers of each problem.
+"""Defines the problems of bench/decode_vs_peers.py and the peers of each problem.
 
-python/attend/_measure/decode_*.py define a problem and how each side computes it. python -m attend.bench decode uses
-them too.
+python/attend/_measure/decode_*.py define a problem and how each side computes it. python -m attend.bench decode also
+uses these modules.
 """
 
 import fnmatch
@@ -26,7 +26,9 @@ def uniform_lengths() -> tuple[int, ...]:
 
 
 def sets() -> dict[str, list[Shape]]:
-    """Returns named sets of problems. After each ragged problem comes a uniform one with the same number of keys."""
+    """Returns named sets of problems. After each ragged problem, whose lengths differ, follows a uniform one with the
+    same number of keys.
+    """
     drawn = uniform_lengths()
     large = {"batch": 16, "seqlen": 8192}
     return {
@@ -52,7 +54,9 @@ def sets() -> dict[str, list[Shape]]:
 
 
 def chosen(patterns: str) -> list[Shape]:
-    """Returns the problems of a comma-separated list of sets and names, each once. Names may have wildcards."""
+    """Returns the problems that a comma-separated list of set names and problem names selects, each once. Problem names
+    may have wildcards.
+    """
     known = sets()
     everything = [one for group in known.values() for one in group]
     found: dict[str, Shape] = {}
@@ -66,7 +70,9 @@ def chosen(patterns: str) -> list[Shape]:
 
 
 def problem(one: Shape, setting: Setting) -> Problem:
-    """Returns a problem with its sides. cuDNN supports no pages, rows or lengths, and no peer supports 8 bits."""
+    """Returns a problem with its sides. cuDNN supports neither pages, several rows nor different lengths, and no peer
+    supports 8-bit caches.
+    """
     found = decode_problem.problem(one, setting)
     found.sides = decode_sides.ours(found)
     if setting.cache is not None or one.head_dim_v is not None:

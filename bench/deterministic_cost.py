@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Measures the cost of `deterministic=True`: bfloat16 gradients on a GPU with and without an order of additions.
+"""Measures the cost of `deterministic=True`: bfloat16 gradients on a GPU with a fixed and with an arbitrary order of
+additions.
 
     python3 bench/deterministic_cost.py --output results/h200/deterministic_bf16.json
 
 The sizes are those of the FlashAttention papers: 16384 tokens and 2048 channels for every length and head_dim. The two
-forms take turns in one process. CUDA events time samples of three milliseconds while the GPU is busy, and the result is
-the median of nine. First the script checks that the gradients of two deterministic calls have the same bits. The exit
-status is 1 if they differ.
+modes take turns in one process. CUDA events time samples of three milliseconds while the GPU is busy, and the result is
+the median of nine samples. First the script checks that the gradients of two deterministic calls have the same bits.
+The exit status is 1 if they differ.
 """
 
 import argparse
@@ -33,7 +34,7 @@ def backward_of(inputs, dout, causal, deterministic):
 
 
 def measure(shape, causal, device="cuda"):
-    """Returns one line of the file. shape: (batch, heads, seqlen, head_dim)."""
+    """Returns one line of the result file. `shape` is (batch, heads, seqlen, head_dim)."""
     inputs = [torch.randn(shape, device=device, dtype=torch.bfloat16, requires_grad=True) for _ in range(3)]
     dout = torch.randn(shape, device=device, dtype=torch.bfloat16)
     calls = {name: backward_of(inputs, dout, causal, name == "deterministic") for name in ("free", "deterministic")}
@@ -67,7 +68,12 @@ def main():
     mean = math.exp(statistics.fmean(math.log(row["ratio"]) for row in rows))
     print(f"geometric mean {mean:.3f}: {100 / mean - 100:.1f} % more time")
     if options.output:
-        record = {"device_name": torch.cuda.get_device_name(), **report.provenance(), "rows": rows, "geometric_mean": mean}
+        record = {
+            "device_name": torch.cuda.get_device_name(),
+            **report.provenance(),
+            "rows": rows,
+            "geometric_mean": mean,
+        }
         options.output.write_text(json.dumps(record, indent=1) + "\n")
     return 0
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Draws the pictures of docs/what_is_flash_attention.md: docs/flash_attention_*.svg. Needs only Python.
 
-    python3 bench/draw_flash_attention.py [FOLDER]
+python3 bench/draw_flash_attention.py [FOLDER]
 """
 
 import html
@@ -12,7 +12,7 @@ import sys
 DOCS = pathlib.Path(__file__).resolve().parent.parent / "docs"
 INK, GREY, PALE, WARM, COOL, GREEN = "#222222", "#8a8a8a", "#f2f2f2", "#f4b183", "#9dc3e6", "#a9d18e"
 
-# One row of scores in tiles of two keys, and the value of each key in one column.
+# The scores of one row, in tiles of two keys, and the value of each key, which has one column.
 SCORES = ((1.0, 3.0), (2.0, 0.0), (5.0, 1.0), (4.0, 4.0))
 VALUES = ((1.0, 2.0), (3.0, 4.0), (5.0, 6.0), (7.0, 8.0))
 
@@ -25,25 +25,34 @@ class Picture:
         self.shapes = []
 
     def box(self, x, y, width, height, fill=PALE, stroke=INK):
-        self.shapes.append(f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" fill="{fill}" '
-                           f'stroke="{stroke}"/>')
+        self.shapes.append(
+            f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" fill="{fill}" stroke="{stroke}"/>'
+        )
 
     def text(self, x, y, words, size=13, anchor="middle", fill=INK, weight="normal"):
-        self.shapes.append(f'<text x="{x:g}" y="{y:g}" font-size="{size}" text-anchor="{anchor}" fill="{fill}" '
-                           f'font-weight="{weight}">{html.escape(words)}</text>')
+        self.shapes.append(
+            f'<text x="{x:g}" y="{y:g}" font-size="{size}" text-anchor="{anchor}" fill="{fill}" '
+            f'font-weight="{weight}">{html.escape(words)}</text>'
+        )
 
     def arrow(self, x0, y0, x1, y1, color=INK):
-        self.shapes.append(f'<line x1="{x0:g}" y1="{y0:g}" x2="{x1:g}" y2="{y1:g}" stroke="{color}" '
-                           'stroke-width="1.5" marker-end="url(#head)"/>')
+        self.shapes.append(
+            f'<line x1="{x0:g}" y1="{y0:g}" x2="{x1:g}" y2="{y1:g}" stroke="{color}" '
+            'stroke-width="1.5" marker-end="url(#head)"/>'
+        )
 
     def svg(self):
         width, height = self.size
-        head = ('<defs><marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" '
-                f'orient="auto"><path d="M0,0 L8,4 L0,8 z" fill="{INK}"/></marker></defs>')
+        head = (
+            '<defs><marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" '
+            f'orient="auto"><path d="M0,0 L8,4 L0,8 z" fill="{INK}"/></marker></defs>'
+        )
         body = "\n".join(self.shapes)
-        return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
-                f'height="{height}" font-family="sans-serif">\n{head}\n'
-                f'<rect width="{width}" height="{height}" fill="white"/>\n{body}\n</svg>\n')
+        return (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
+            f'height="{height}" font-family="sans-serif">\n{head}\n'
+            f'<rect width="{width}" height="{height}" fill="white"/>\n{body}\n</svg>\n'
+        )
 
 
 def mebibytes(*factors):
@@ -51,14 +60,20 @@ def mebibytes(*factors):
 
 
 def memory():
-    """Draws the traffic to the GPU's memory: the unfused path on the left, the fused one on the right."""
+    """Draws the traffic to the GPU's memory, of the unfused path on the left and of the fused path on the right."""
     seqlen, head_dim = 8192, 64
     thin, square = mebibytes(seqlen, head_dim), mebibytes(seqlen, seqlen)
     p = Picture(760, 330)
     p.text(180, 24, "unfused: three kernels", 15, weight="bold")
     p.text(570, 24, "FlashAttention: one kernel", 15, weight="bold")
-    p.text(380, 318, f"One head, {seqlen} queries and keys, head_dim {head_dim}, float32: what each matrix takes "
-                     "in the GPU's memory", 12, fill=GREY)
+    p.text(
+        380,
+        318,
+        f"One head, {seqlen} queries and keys, head_dim {head_dim}, float32: what each matrix takes "
+        "in the GPU's memory",
+        12,
+        fill=GREY,
+    )
     for y, name in ((70, "q"), (140, "k"), (210, "v")):
         p.box(20, y, 26, 56, COOL)
         p.text(33, y + 33, name)
@@ -103,19 +118,21 @@ def memory():
 
 
 def keys_seen(row_tile, key_tile, causal):
-    """Returns the visible share of a square tile of scores: 0, 0.5 (the diagonal) or 1."""
+    """Returns the visible share of a square tile of scores: 0, 0.5 for a tile on the diagonal, or 1."""
     if not causal or key_tile < row_tile:
         return 1
     return 0.5 if key_tile == row_tile else 0
 
 
 def tiles():
-    """Draws the order in which tiles of scores are computed, and the block that computes each."""
+    """Draws the order in which tiles of scores are computed, and the thread block that computes each tile."""
     count, side, top = 4, 46, 70
     p = Picture(760, 330)
-    panels = (("FlashAttention: keys outside", "o of every row is read and written", "each time keys change"),
-              ("FlashAttention-2: rows outside", "a block for each tile of rows:", "o stays in registers"),
-              ("the same, causal", "tiles that nobody sees are skipped,", "the mask costs on the diagonal only"))
+    panels = (
+        ("FlashAttention: keys outside", "o of every row is read and written", "each time keys change"),
+        ("FlashAttention-2: rows outside", "a block for each tile of rows:", "o stays in registers"),
+        ("the same, causal", "tiles that nobody sees are skipped,", "the mask costs on the diagonal only"),
+    )
     for panel, (title, *below) in enumerate(panels):
         left = 36 + 252 * panel
         p.text(left + count * side / 2, 24, title, 13, weight="bold")
@@ -130,8 +147,9 @@ def tiles():
             x, y = left + j * side, top + i * side
             p.box(x, y, side, side, color)
             if seen == 0.5:
-                p.shapes.append(f'<path d="M{x},{y} L{x + side},{y} L{x + side},{y + side} z" fill="white" '
-                                f'stroke="{INK}"/>')
+                p.shapes.append(
+                    f'<path d="M{x},{y} L{x + side},{y} L{x + side},{y + side} z" fill="white" stroke="{INK}"/>'
+                )
             if seen > 0:
                 step = step + 1 if panel == 0 else j + 1
                 p.text(x + side * (0.5 if seen == 1 else 0.28), y + side * (0.6 if seen == 1 else 0.8), str(step))
@@ -142,7 +160,9 @@ def tiles():
 
 
 def online_softmax():
-    """Returns (m, factor, l, o unnormalised) after each tile, which are the lines of the table, and the final o."""
+    """Returns a list of (m, factor, l, unnormalised o) after each tile, which the picture shows as a table, and the
+    final o. m is the row maximum, and l the softmax sum.
+    """
     m, total, o = -math.inf, 0.0, 0.0
     steps = []
     for scores, values in zip(SCORES, VALUES):
@@ -161,7 +181,9 @@ def online_softmax():
 
 
 def softmax():
-    """Draws one row over four tiles: maximum, factor that rescales earlier sums to the new maximum, sum, and o."""
+    """Draws the state of one row after each of four tiles: the maximum, the factor that rescales earlier sums to the
+    new maximum, the sum, and o.
+    """
     steps, exact = online_softmax()
     p = Picture(720, 300)
     p.text(360, 24, "One row, four tiles of two keys", 15, weight="bold")
@@ -181,8 +203,13 @@ def softmax():
         factor = "0 (nothing yet)" if line == 0 else f"{step[1]:.4f}"
         for center, words in zip(centers[2:], (f"{step[0]:g}", factor, f"{step[2]:.4f}", f"{step[3]:.4f}")):
             p.text(center, y + 22, words, 13, weight="bold" if changed and center == centers[3] else "normal")
-    p.text(360, 272, f"o = {steps[-1][3]:.4f} / {steps[-1][2]:.4f} = {exact:.4f}, as softmax over all eight scores "
-                     "gives; lse = m + ln l", 13)
+    p.text(
+        360,
+        272,
+        f"o = {steps[-1][3]:.4f} / {steps[-1][2]:.4f} = {exact:.4f}, as softmax over all eight scores "
+        "gives; lse = m + ln l",
+        13,
+    )
     return p
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes the tables of docs/experiments.md from results/*/experiments/*.json. bench/documents.py writes them.
 
-If a machine has no file of a kind, its section states that nothing was measured.
+If a file is missing for a machine, the section says that nothing was measured.
 """
 
 import json
@@ -26,10 +26,13 @@ def title(data):
 
 
 def table(first, columns, lines):
-    """Returns a Markdown table. The columns of `first` are aligned left, the others right."""
+    """Returns a Markdown table. The columns in `first` are aligned left, and all other columns are aligned right."""
     head = [*first, *columns]
-    return [f"| {' | '.join(head)} |", "|" + "---|" * len(first) + "---:|" * len(columns),
-            *(f"| {' | '.join(line)} |" for line in lines)]
+    return [
+        f"| {' | '.join(head)} |",
+        "|" + "---|" * len(first) + "---:|" * len(columns),
+        *(f"| {' | '.join(line)} |" for line in lines),
+    ]
 
 
 def shape(row):
@@ -41,8 +44,11 @@ def over_problems(rows, field):
     problems = list(dict.fromkeys(map(shape, rows)))
     found = {(r["implementation"], shape(r)): r[field] for r in rows}
     names = dict.fromkeys((r["implementation"], r["dtype"]) for r in rows if r[field] is not None)
-    return table(["", "dtype"], problems,
-                 [[f"`{name}`", dtype, *(number(found.get((name, p))) for p in problems)] for name, dtype in names])
+    return table(
+        ["", "dtype"],
+        problems,
+        [[f"`{name}`", dtype, *(number(found.get((name, p))) for p in problems)] for name, dtype in names],
+    )
 
 
 def mean(values):
@@ -62,7 +68,9 @@ def means(rows):
 
 
 def left_out(rows):
-    """Returns one line that lists what was not timed, and how often."""
+    """Returns one line that lists the implementations that were not timed on some problems, with the number of these
+    problems.
+    """
     names = {}
     for r in rows:
         if r["ms"] is None:
@@ -101,14 +109,24 @@ def memory(data):
     lines = [title(data)]
     for mode in dict.fromkeys(r["mode"] for r in data["rows"]):
         rows = [r for r in data["rows"] if r["mode"] == mode]
-        lines += ["", f"{'forward and backward' if mode == 'backward' else mode}, MiB:", "", *over_problems(rows, "peak_mib")]
+        lines += [
+            "",
+            f"{'forward and backward' if mode == 'backward' else mode}, MiB:",
+            "",
+            *over_problems(rows, "peak_mib"),
+        ]
     return lines
 
 
 def roofline(data):
     ceilings = data["ceilings"]
     peaks = ", ".join(f"{dtype} {number(x)}" for dtype, x in ceilings["peak_tflops"].items())
-    lines = [title(data), "", f"Copy {number(ceilings['copy_gbps'])} GB/s; {ceilings['peak_of']}, TFLOP/s: {peaks}.", ""]
+    lines = [
+        title(data),
+        "",
+        f"Copy {number(ceilings['copy_gbps'])} GB/s; {ceilings['peak_of']}, TFLOP/s: {peaks}.",
+        "",
+    ]
     cells = []
     for r in (r for r in data["rows"] if r["ms"] is not None):
         roof = min(ceilings["peak_tflops"].get(r["dtype"], float("inf")), r["intensity"] * ceilings["copy_gbps"] / 1e3)
@@ -126,11 +144,17 @@ COMMANDS = {
     "memory": "python -m attend.bench memory --output memory.json",
     "roofline": "python -m attend.bench roofline --mode both --output roofline.json",
 }
-PARTS = {"h200": ("kernels/common", "kernels/ladder", "kernels/simt", "kernels/sm80", "kernels/sm90", "src/cuda/launch"),
-         "cpu": ("src/cpu",)}
-# File names of each kind, in the folder of a machine.
-FILES = {"experiments": "results*.json", "compare": "bench_compare*.json", "memory": "bench_memory.json",
-         "roofline": "bench_roofline.json"}
+PARTS = {
+    "h200": ("kernels/common", "kernels/ladder", "kernels/simt", "kernels/sm80", "kernels/sm90", "src/cuda/launch"),
+    "cpu": ("src/cpu",),
+}
+# The file names of each command, in the folder of a machine.
+FILES = {
+    "experiments": "results*.json",
+    "compare": "bench_compare*.json",
+    "memory": "bench_memory.json",
+    "roofline": "bench_roofline.json",
+}
 
 
 def sections():

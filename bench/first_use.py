@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""Times the first use of a score function on this machine's GPU: compiled, from the disk cache, with other values.
+"""Times the first use of a score function on this machine's GPU: with compilation, with kernels from the disk cache,
+and with other values.
 
     python3 bench/first_use.py --output results/h200/first_use.json
 
-Each line runs in a separate process with an empty cache folder. It has the time of forward and backward of one problem
-with a score or mask, until the GPU is done, and the number of compiled kernels. `again` is the same call in a new
-process, which finds the kernels on disk. `other` has other lengths and captured values in the process of `again`. The
-start of CUDA and torch is not counted, because a call without a function runs first.
+Each line of results is measured in a separate process with an empty cache folder. It contains the time of forward and
+backward of one problem with a score or mask, until the GPU is done, and the number of compiled kernels. `again` is the
+time of the same call in a new process, which finds the kernels on disk. `other` is a call with other lengths and
+captured values in the process of `again`. The start of CUDA and torch is not measured, because a call without a score
+runs first.
 """
 
 import argparse
@@ -60,7 +62,7 @@ def call(attend, torch, case, seqlen, seed):
 
 
 def child(case):
-    """Measures one line in its process. Prints JSON."""
+    """Measures one line of results in this process, and prints it as JSON."""
     import attend
     import torch
 

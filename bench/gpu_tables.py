@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes the tables of docs/benchmarks_gpu.md and of GPUs in README.md from results/h200/*.json."""
+"""Makes the tables of docs/benchmarks_gpu.md, and the GPU tables of README.md, from results/h200/*.json."""
 
 import json
 
@@ -24,18 +24,22 @@ def sizes(row):
 
 
 def versus(data):
-    """Returns a line for each row, with time and speed of both sides."""
+    """Returns a line for each measured row, with the time and speed of both sides."""
     lines = []
     for r in data["rows"]:
         mask = "causal" if r["causal"] else "full"
-        lines.append(f"| {sizes(r)} | {mask} | {r['mode']} | {milliseconds(r['ms'])} | "
-                     f"{milliseconds(r['torch_ms'])} | {r['tflops']:.1f} | {r['torch_tflops']:.1f} | "
-                     f"{r['torch_ms'] / r['ms']:.2f}x |")
+        lines.append(
+            f"| {sizes(r)} | {mask} | {r['mode']} | {milliseconds(r['ms'])} | "
+            f"{milliseconds(r['torch_ms'])} | {r['tflops']:.1f} | {r['torch_tflops']:.1f} | "
+            f"{r['torch_ms'] / r['ms']:.2f}x |"
+        )
     return lines
 
 
-HEAD = ["| (B, H, S, D) | mask | pass | attend | PyTorch | attend, TFLOP/s | PyTorch, TFLOP/s | speed-up |",
-        "|---|---|---|---:|---:|---:|---:|---:|"]
+HEAD = [
+    "| (B, H, S, D) | mask | pass | attend | PyTorch | attend, TFLOP/s | PyTorch, TFLOP/s | speed-up |",
+    "|---|---|---|---:|---:|---:|---:|---:|",
+]
 
 
 def seed_f32():
@@ -53,7 +57,7 @@ def peers(grid, dtype):
 
 
 def float32():
-    """Returns lines on the float32 kernel at the largest problem, compared with PyTorch if PyTorch was measured."""
+    """Returns lines about the float32 kernel on the largest problem, compared with PyTorch if PyTorch was measured."""
     if (RESULTS / "seed_f32.json").exists():
         run = load("seed_f32.json")
         largest = [r for r in run["rows"] if r["S"] == 2048]
@@ -62,8 +66,10 @@ def float32():
                  "| | kernel | attend | PyTorch |", "|---|---|---:|---:|"]
         for r in [*largest, slowest]:
             bold = "**" * (r["torch_ms"] < r["ms"])
-            lines.append(f"| float32 {r['mode']}, {sizes(r)} | `{run['compute']}` | {bold}{r['tflops']:.1f}{bold} | "
-                         f"{r['torch_tflops']:.1f} (memory-efficient) |")
+            lines.append(
+                f"| float32 {r['mode']}, {sizes(r)} | `{run['compute']}` | {bold}{r['tflops']:.1f}{bold} | "
+                f"{r['torch_tflops']:.1f} (memory-efficient) |"
+            )
         return lines
     run = load("ladder.json")
     rows = [r for r in run["rungs"] if r["compute"] == "fa2"]
@@ -114,8 +120,7 @@ def vs_peers():
     """Returns every figure of bench/h200_vs_peers.py for docs/benchmarks_gpu.md."""
     lines = []
     for dtype in ("bf16", "f16"):
-        for grid, unit in (("paper", "TFLOP/s"), ("masks", "TFLOP/s"), ("corners", "TFLOP/s"),
-                           ("decode", "GB/s")):
+        for grid, unit in (("paper", "TFLOP/s"), ("masks", "TFLOP/s"), ("corners", "TFLOP/s"), ("decode", "GB/s")):
             data = peers(grid, dtype)
             if data:
                 if grid == "decode":
@@ -135,7 +140,7 @@ KEYS_OF_LARGE = 65536
 
 
 def own_functions():
-    """Returns the table of caller-provided scores and masks for docs/custom_scores.md."""
+    """Returns the table of custom scores and masks for docs/custom_scores.md."""
     data = json.loads(OWN.read_text())
     lines = [f"bfloat16; TFLOP/s count the pairs that a mask keeps ({peer_tables.title(data)}):", "",
              "| function | (B, H, S, D) | pass | attend | attend's option | FlexAttention | FlashAttention-4 | attend over the "
@@ -152,14 +157,16 @@ MADE_MASKS, FLEX_TRAINING = RESULTS / "made_masks.json", RESULTS / "flex_trainin
 
 
 def made_masks():
-    """Returns the table of block masks made on a GPU and on the CPU for docs/custom_scores.md."""
+    """Returns the table for docs/custom_scores.md of the times in which a GPU and the CPU make block masks."""
     data = json.loads(MADE_MASKS.read_text())
     lines = [f"Medians of {data['runs']} runs on one {data['device']}, in microseconds. *GPU*: from the first operation on the GPU to the last "
              "copy. *call*: the time that the caller waits. *CPU*: the same mask made on the CPU.", "",
              "| mask | rows and keys | GPU | call | CPU | most memory, MiB |", "|---|---:|---:|---:|---:|---:|"]
     for row in data["masks"]:
-        lines.append(f"| {row['mask']} | {row['length']} | {row['gpu_us']:.0f} | {row['call_us']:.0f} | {row['host_us']:.0f} | "
-                     f"{row['peak_mib']:.1f} |")
+        lines.append(
+            f"| {row['mask']} | {row['length']} | {row['gpu_us']:.0f} | {row['call_us']:.0f} | {row['host_us']:.0f} | "
+            f"{row['peak_mib']:.1f} |"
+        )
     return "\n".join(lines)
 
 
@@ -176,7 +183,7 @@ def flex_training():
 
 
 def in_python():
-    """Returns the README's figures on the cost of Python and on the examples."""
+    """Returns the README's figures about the cost of Python and about the examples."""
     cost, train, gpt2 = map(load, ("python_host_cost.json", "train_char_transformer.json", "train_gpt2.json"))
     plain = {row["dtype"]: row for row in cost["rows"] if not row["autograd"]}
     first, last, steps = train["first"], train["last"], train["settings"]["steps"]
@@ -205,7 +212,9 @@ def sections():
     of_bf16 = (*(RESULTS / f"vs_peers_{grid}_bf16.json" for grid in ("paper", "masks")), DECODE)
     in_f32 = (seed,) if seed.exists() else (ladder_table.FILE,)
     python = tuple(RESULTS / f"{name}.json" for name in ("python_host_cost", "train_char_transformer", "train_gpt2"))
-    command = "python3 bench/gpu_vs_torch.py --dtype f32 --compute fa2 --sdp efficient --output results/h200/seed_f32.json"
+    command = (
+        "python3 bench/gpu_vs_torch.py --dtype f32 --compute fa2 --sdp efficient --output results/h200/seed_f32.json"
+    )
     rungs = ("kernels/common", "kernels/ladder")
 
     def in_float32():
@@ -217,10 +226,28 @@ def sections():
         report.Section(readme, "python_summary", python, tensor_cores, in_python, "python3 bench/python_host_cost.py"),
         report.Section(PAGE, "seed_f32", (seed,), rungs, seed_f32, command),
         report.Section(PAGE, "vs_peers", grids, tensor_cores, vs_peers, compare),
-        report.Section(report.DOCS / "custom_scores.md", "own_functions", (OWN,), tensor_cores, own_functions,
-                       f"{compare} --grid own --dtype bf16"),
-        report.Section(report.DOCS / "custom_scores.md", "made_masks", (MADE_MASKS,), ("kernels/masks",), made_masks,
-                       "build/release/bench/made_masks --json results/h200/made_masks.json"),
-        report.Section(report.DOCS / "custom_scores.md", "flex_training", (FLEX_TRAINING,), tensor_cores, flex_training,
-                       "python3 bench/flex_training.py --output results/h200/flex_training_bf16.json"),
+        report.Section(
+            report.DOCS / "custom_scores.md",
+            "own_functions",
+            (OWN,),
+            tensor_cores,
+            own_functions,
+            f"{compare} --grid own --dtype bf16",
+        ),
+        report.Section(
+            report.DOCS / "custom_scores.md",
+            "made_masks",
+            (MADE_MASKS,),
+            ("kernels/masks",),
+            made_masks,
+            "build/release/bench/made_masks --json results/h200/made_masks.json",
+        ),
+        report.Section(
+            report.DOCS / "custom_scores.md",
+            "flex_training",
+            (FLEX_TRAINING,),
+            tensor_cores,
+            flex_training,
+            "python3 bench/flex_training.py --output results/h200/flex_training_bf16.json",
+        ),
     ]

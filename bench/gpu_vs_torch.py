@@ -3,7 +3,7 @@
 
     python3 bench/gpu_vs_torch.py --dtype f32 --compute fa2 --sdp efficient --output results/h200/seed_f32.json
 
-What makes it a fair comparison:
+The comparison is fair for these reasons:
   * Both sides run in one process on one stream. They read the same dense (batch, heads, seqlen, head_dim) buffers of
     random normal numbers and allocate their outputs from torch's allocator inside the timed call.
   * Samples of the two sides alternate. A sample is a series of calls that fills a millisecond, timed by CUDA events.

@@ -11,7 +11,7 @@ The peers are PyTorch's cuDNN, FlashAttention-2 (fa2) and memory-efficient backe
 they are importable, FlashAttention-3 (fa3: flash_attn_interface) and FlashAttention-4 (fa4: flash_attn.cute of the
 package flash-attn-4). The script needs attend's package, torch and NumPy, but no build of the repository.
 
-What makes it a fair comparison:
+The comparison is fair for these reasons:
   * All sides read the same tensors of random normal numbers, and their results are compared before anything is timed.
   * Samples of the sides alternate, and the order of the sides changes from round to round. A sample is a series of
   calls that fills four milliseconds,

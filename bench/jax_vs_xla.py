@@ -7,7 +7,7 @@
 Prints a table, and writes a JSON file after each line of it. They contain the milliseconds (median and quartiles) of
 forward, and of forward with the three gradients, and the ratios to attend's times.
 
-What makes it a fair comparison:
+The comparison is fair for these reasons:
   * Each side is one jitted function in one process, with the same arrays in JAX's layout (batch, seqlen, heads,
     head_dim). The clock stops when the results have arrived. Compilation and the call after it are not timed.
   * Repeats alternate between the sides, and so does the side that starts.

@@ -6,7 +6,7 @@
 Prints a table and writes a JSON file with the milliseconds of forward (median and quartiles), and their ratio to
 attend's.
 
-What makes it a fair comparison:
+The comparison is fair for these reasons:
   * One process has two sessions of the same one-node model. In one session, attend's library is registered. Both
   sessions
     read the same arrays, which are new random numbers for each case, and write to preallocated outputs.

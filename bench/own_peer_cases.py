@@ -1,8 +1,8 @@
-"""Caller-provided scores and masks for bench/h200_vs_peers.py. The sides are attend's functions, attend's built-in
-options, FlexAttention, and FlashAttention-4 if it has an option of the same meaning.
+"""The problems with custom scores and masks of bench/h200_vs_peers.py. The sides are attend with a custom score or
+mask, attend with a built-in option, FlexAttention, and FlashAttention-4 if it has an option of the same meaning.
 
-The operations of a line count its visible pairs. The side `built_in` is attend's option of the same meaning, if there
-is one.
+The number of operations of a problem includes only its visible pairs. The side `built_in` exists if attend has an
+option of the same meaning.
 """
 
 import dataclasses
@@ -18,7 +18,9 @@ CAP = 50.0
 
 @dataclasses.dataclass(frozen=True)
 class Own:
-    """The sizes of the problems. `image`: rows and columns of the image of the neighbourhood problem."""
+    """The sizes of the problems. `image` is the number of rows and of columns of the image in the neighbourhood
+    problem.
+    """
 
     batch: int = 2
     heads: int = 16
@@ -77,7 +79,9 @@ def _scores(dtype: str, device: str, sizes: Own) -> Iterator[Case]:
 
 
 def _table(dtype: str, device: str, sizes: Own) -> Case:
-    """Returns a case with a learned bias for each head and distance. Backward computes its gradient too."""
+    """Returns a case with a learned bias for each head and distance. Backward also computes the gradient of the
+    bias.
+    """
     text = "score + table[h][clamp(q - k, -128, 127) + 128]"
     case = _case(dtype, device, sizes, "table", {}, 1.0)
 
@@ -126,7 +130,9 @@ def _masks(dtype: str, device: str, sizes: Own) -> Iterator[Case]:
 
 
 def _neighbours(dtype: str, device: str, sizes: Own) -> Case:
-    """Returns the case of an image whose pixels are ordered in square tiles. Each pixel sees a window, as in NATTEN."""
+    """Returns the case of an image whose pixels are ordered in square tiles. As in NATTEN, each pixel sees the pixels
+    in a window around it.
+    """
     edge, reach, tile = sizes.image, sizes.neighbourhood, sizes.tile
     in_row = edge // tile
     area = tile * tile

@@ -3,14 +3,21 @@
 import math
 
 KIND = "vs_peers"
-NAMES = {"attend": "attend", "fa3": "FlashAttention-3", "fa4": "FlashAttention-4",
-         "fa3_kvcache": "FlashAttention-3, cache", "cudnn": "cuDNN", "fa2": "FlashAttention-2",
-         "efficient": "PyTorch's memory-efficient kernel", "flex": "FlexAttention"}
+NAMES = {
+    "attend": "attend",
+    "fa3": "FlashAttention-3",
+    "fa4": "FlashAttention-4",
+    "fa3_kvcache": "FlashAttention-3, cache",
+    "cudnn": "cuDNN",
+    "fa2": "FlashAttention-2",
+    "efficient": "PyTorch's memory-efficient kernel",
+    "flex": "FlexAttention",
+}
 PASSES = {"fwd": "forward", "bwd": "backward"}
 
 
 def speed(row):
-    """Returns ({side: speed}, unit)."""
+    """Returns ({side: speed}, unit of the speed)."""
     return (row["gbps"], "GB/s") if "gbps" in row else (row["tflops"], "TFLOP/s")
 
 
@@ -45,7 +52,7 @@ def sizes(row):
 
 
 def line(row):
-    """Returns one line of progress."""
+    """Returns one line of text that reports a measured row."""
     figures, unit = speed(row)
     shown = " ".join(f"{name}={value:.0f}" for name, value in figures.items())
     share = ratio(row)
@@ -62,7 +69,9 @@ def title(data):
 
 
 def groups(rows):
-    """Returns the lines that one row of a table shows: all lengths of one pass, head_dim and mask."""
+    """Groups the measured rows. A group contains all lengths of one pass, head_dim and mask, and becomes one line of a
+    table.
+    """
     found = {}
     for row in rows:
         found.setdefault((row["mode"], row["D"], mask_of(row)), []).append(row)
@@ -89,13 +98,13 @@ def merit(rows):
 
 
 def emphasised(value, is_slow, digits=0):
-    """Returns a figure of a table, bold if a peer is faster."""
+    """Returns a number as text for a table, in bold if a peer is faster."""
     shown = f"{value:.{digits}f}"
     return f"**{shown}**" if is_slow else shown
 
 
 def cell(row):
-    """Returns the speeds of attend and its best peer: 700 (650)."""
+    """Returns the speeds of attend and its best peer in the form 700 (650)."""
     best, own = best_peer(row), speed(row)[0].get("attend")
     if own is None:
         return "-"
@@ -103,7 +112,9 @@ def cell(row):
 
 
 def by_length(rows, lengths=None):
-    """Returns Markdown: for each pass, head_dim and mask a line with attend (best peer) at each length, and ratios."""
+    """Returns a Markdown table. Each pass, head_dim and mask has a line with the speeds of attend and, in brackets, of
+    its best peer at each length, and the ratios.
+    """
     lengths = lengths or sorted({row["S"] for row in rows})
     lines = ["| pass | D | mask | " + " | ".join(f"S = {s}" for s in lengths) + " | geometric mean | smallest |",
              "|---|---:|---|" + "---:|" * (len(lengths) + 2)]
@@ -112,17 +123,22 @@ def by_length(rows, lengths=None):
         found = ratios(some)
         mean, least = (geometric_mean(found), min(found)) if found else (None, None)
         merits = ["-" if x is None else emphasised(x, x < 1, 2) + "x" for x in (mean, least)]
-        lines.append(f"| {PASSES[mode]} | {head_dim} | {mask} | "
-                     + " | ".join([*(cells.get(s, "-") for s in lengths), *merits]) + " |")
+        lines.append(
+            f"| {PASSES[mode]} | {head_dim} | {mask} | "
+            + " | ".join([*(cells.get(s, "-") for s in lengths), *merits])
+            + " |"
+        )
     return lines
 
 
 def by_side(rows):
-    """Returns Markdown: a line for each problem and a column for each side."""
+    """Returns a Markdown table with a line for each problem and a column for each side."""
     sides = list(dict.fromkeys(name for row in rows for name in speed(row)[0]))
     heads = " | ".join(NAMES.get(name, f"`{name}`") for name in sides)
-    lines = [f"| (B, H, S, D) | mask | pass | {heads} | attend over the best |",
-             "|---|---|---|" + "---:|" * (len(sides) + 1)]
+    lines = [
+        f"| (B, H, S, D) | mask | pass | {heads} | attend over the best |",
+        "|---|---|---|" + "---:|" * (len(sides) + 1),
+    ]
     for row in rows:
         figures, share = speed(row)[0], ratio(row)
         cells = [f"{figures[name]:.0f}" if name in figures else "-" for name in sides]
@@ -133,7 +149,7 @@ def by_side(rows):
 
 
 def options_table(rows):
-    """Returns Markdown for the README: one line for each option, with forward and backward."""
+    """Returns a Markdown table for the README, with forward and backward in one line for each option."""
     lines = ["| | forward | backward |", "|---|---:|---:|"]
     for mask in dict.fromkeys(map(mask_of, rows)):
         cells = {row["mode"]: cell(row) for row in rows if mask_of(row) == mask}

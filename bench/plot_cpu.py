@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Draws docs/cpu_vs_torch.svg and docs/cpu_memory.svg from results/cpu/*.json.
 
-    .venv/bin/python bench/plot_cpu.py
+.venv/bin/python bench/plot_cpu.py
 """
 
 import json
@@ -14,14 +14,18 @@ SPEED, MEMORY = report.RESULTS / "cpu_vs_torch.json", report.RESULTS / "memory.j
 
 
 def speed(data):
-    """Draws one panel for each dtype and mode, with a pair of bars (attend, torch) for each shape and mask."""
+    """Draws the speeds, with one panel for each dtype and mode, and a pair of bars (attend, torch) for each shape and
+    mask.
+    """
     panels = [(s["dtype"], s["mode"]) for s in data["summary"]]
     figure, axes = plt.subplots(1, len(panels), figsize=(11, 3.6), layout="constrained")
     for axis, (dtype, mode) in zip(axes, panels):
         rows = [r for r in data["rows"] if (r["dtype"], r["mode"]) == (dtype, mode)]
         at = range(len(rows))
         axis.barh([x - 0.2 for x in at], [1e3 * r["tflops"] for r in rows], 0.38, color=style.BLUE, label="attend")
-        axis.barh([x + 0.2 for x in at], [1e3 * r["torch_tflops"] for r in rows], 0.38, color=style.GREY, label="PyTorch")
+        axis.barh(
+            [x + 0.2 for x in at], [1e3 * r["torch_tflops"] for r in rows], 0.38, color=style.GREY, label="PyTorch"
+        )
         labels = [f"{r['B']},{r['H']},{r['Sq']},{r['D']}{' causal' if r['causal'] else ''}" for r in rows]
         axis.set_yticks(at, labels if axis is axes[0] else [""] * len(rows))
         axis.invert_yaxis()
@@ -39,11 +43,16 @@ def memory(data):
     figure, axis = plt.subplots(figsize=(7, 3.6), layout="constrained")
     lengths = [r["seqlen"] for r in data["rows"]]
     series = {}
-    for field, name in (("score_matrix_mib", "one score matrix for each head (not stored)"), ("peak_mib", "peak of the process"),
-                        ("tensors_mib", "the caller's own tensors")):
+    for field, name in (
+        ("score_matrix_mib", "one score matrix for each head (not stored)"),
+        ("peak_mib", "peak of the process"),
+        ("tensors_mib", "the caller's own tensors"),
+    ):
         series[name] = [r[field] for r in data["rows"]]
-    drawn = [axis.plot(lengths, values, label=name, **style.looks(list(series))[name].of_line())[0]
-             for name, values in series.items()]
+    drawn = [
+        axis.plot(lengths, values, label=name, **style.looks(list(series))[name].of_line())[0]
+        for name, values in series.items()
+    ]
     axis.set_xscale("log", base=2)
     axis.set_yscale("log", base=2)
     axis.set_xticks(lengths, [f"{n // 1024}k" for n in lengths])

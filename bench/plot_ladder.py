@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Draws docs/ladder.svg, the speed of every rung, from results/h200/ladder.json.
 
-    .venv/bin/python bench/plot_ladder.py [results/h200/ladder.json]
+.venv/bin/python bench/plot_ladder.py [results/h200/ladder.json]
 """
 
 import json
@@ -21,7 +21,9 @@ def main():
     products = {m["dtype"]: m["tflops"] for m in data["matrix_products"]}
     figure, axis = plt.subplots(figsize=(9, 4.6), layout="constrained")
     at = range(len(rows))
-    axis.bar(at, [r["tflops"] for r in rows], 0.7, color=[style.BLUE if r["dtype"] == "f32" else style.GREEN for r in rows])
+    axis.bar(
+        at, [r["tflops"] for r in rows], 0.7, color=[style.BLUE if r["dtype"] == "f32" else style.GREEN for r in rows]
+    )
     for x, r in zip(at, rows):
         text = f"{r['tflops']:.2g}" if r["tflops"] < 10 else f"{r['tflops']:.0f}"
         axis.text(x, r["tflops"] * 1.08, text, ha="center", va="bottom", fontsize=8)
@@ -29,10 +31,24 @@ def main():
         own = [x for x, r in zip(at, rows) if r["dtype"] == dtype]
         if not own:
             continue
-        axis.bar([own[0]], [0], color=style.BLUE if dtype == "f32" else style.GREEN, label=name)  # for the legend
+        axis.bar(
+            [own[0]], [0], color=style.BLUE if dtype == "f32" else style.GREEN, label=name
+        )  # an empty bar for the legend
         if dtype in products:
-            axis.plot([own[0] - 0.45, own[-1] + 0.45], [products[dtype]] * 2, color=style.VERMILION, linestyle="--", linewidth=1)
-            axis.text(own[0] - 0.45, products[dtype] * 1.08, f"matrix product {products[dtype]:.0f}", color=style.VERMILION, fontsize=8)
+            axis.plot(
+                [own[0] - 0.45, own[-1] + 0.45],
+                [products[dtype]] * 2,
+                color=style.VERMILION,
+                linestyle="--",
+                linewidth=1,
+            )
+            axis.text(
+                own[0] - 0.45,
+                products[dtype] * 1.08,
+                f"matrix product {products[dtype]:.0f}",
+                color=style.VERMILION,
+                fontsize=8,
+            )
     axis.set_yscale("log")
     axis.set_ylabel("TFLOP/s, forward")
     axis.set_xticks(list(at), [f"{r['rung']:02} {r['compute']}" for r in rows], rotation=40, ha="right")

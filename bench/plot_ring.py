@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Draws the timeline of a ring, one band for each rank, from the file of `attend ring --json FILE`.
+"""Draws the timeline of a ring, with one band for each rank, from the file that `attend ring --json FILE` writes.
 
     .venv/bin/python bench/plot_ring.py FILE.json [PICTURE.svg]     default: ring_timeline.svg next to the file
 
-A rank has two bars: its exchanges, and below them its computation, by step. Red marks exchange that no computation hid.
+Each rank has two bars, which are divided into steps: its exchanges and, below them, its computation. The time of an
+exchange during which nothing was computed is red.
 """
 
 import json
@@ -18,7 +19,7 @@ BLUES = (style.BLUE, style.SKY)
 
 
 def outside(span, others):
-    """Returns the parts of an interval that are in none of `others`."""
+    """Returns the parts of the interval `span` that are in none of the intervals `others`."""
     parts = [span]
     for begin, end in others:
         parts = [p for a, b in parts for p in ((a, min(b, begin)), (max(a, end), b)) if p[0] < p[1]]

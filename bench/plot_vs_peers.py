@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Draws attend and its peers: docs/vs_peers_DTYPE.svg and docs/vs_peers_own_bf16.svg, from results/h200.
 
-    python3 bench/plot_vs_peers.py
+python3 bench/plot_vs_peers.py
 """
 
 import json
@@ -17,19 +17,27 @@ TITLE_COLUMNS = 120
 
 
 def draw(data):
-    """Draws a panel for each head_dim (columns) and each pass and mask (rows). The panels of a row share their axis."""
+    """Draws a panel for each head_dim (columns) and each pass and mask (rows). The panels of a row have the same
+    vertical axis.
+    """
     groups = peer_tables.groups(data["rows"])
     lines = sorted({(mode, mask) for mode, _, mask in groups}, key=lambda key: (key[0] != "fwd", key[1] != "full"))
     head_dims = sorted({head_dim for _, head_dim, _ in groups})
-    figure, axes = plt.subplots(len(lines), len(head_dims), figsize=(3.2 * len(head_dims), 2.3 * len(lines)),
-                                squeeze=False, sharey="row", layout="constrained")
+    figure, axes = plt.subplots(
+        len(lines),
+        len(head_dims),
+        figsize=(3.2 * len(head_dims), 2.3 * len(lines)),
+        squeeze=False,
+        sharey="row",
+        layout="constrained",
+    )
     for (mode, mask), panels in zip(lines, axes):
         panels[0].set_ylabel("TFLOP/s")
         for head_dim, axis in zip(head_dims, panels):
             draw_panel(axis, groups.get((mode, head_dim, mask), []))
             axis.set_title(f"{peer_tables.PASSES[mode]}, {mask}, head_dim {head_dim}")
         largest = max(max(row["tflops"].values()) for d in head_dims for row in groups.get((mode, d, mask), []))
-        panels[0].set_ylim(0, 1.05 * largest)  # for all panels that share it, after all are drawn
+        panels[0].set_ylim(0, 1.05 * largest)  # sets the limits of all panels of the row, after all are drawn
         style.label_ends(panels[-1], panels[-1].get_lines())
     title = f"{data['dtype']}, 16384 tokens, 2048 channels; {peer_tables.title(data)}"
     figure.suptitle(textwrap.fill(title, TITLE_COLUMNS), fontsize=8)
@@ -48,10 +56,16 @@ def draw_panel(axis, rows):
 
 
 def draw_own(data):
-    """Draws caller-provided functions: a panel for each pass, a group of bars for each function."""
+    """Draws the speed with custom scores and masks, with a panel for each pass and a group of bars for each
+    function.
+    """
     masks = list(dict.fromkeys(row["mask"] for row in data["rows"]))
-    sides = {"attend": ("attend", style.BLUE), "built_in": ("attend, the option", style.GREEN),
-             "flex": ("FlexAttention", style.GREY), "fa4": ("FlashAttention-4", style.VERMILION)}
+    sides = {
+        "attend": ("attend", style.BLUE),
+        "built_in": ("attend, the option", style.GREEN),
+        "flex": ("FlexAttention", style.GREY),
+        "fa4": ("FlashAttention-4", style.VERMILION),
+    }
     sides = {side: look for side, look in sides.items() if any(side in row["tflops"] for row in data["rows"])}
     height = 0.81 / len(sides)
     figure, axes = plt.subplots(1, 2, figsize=(9.6, 0.42 * len(masks) + 1.2), sharey=True, layout="constrained")

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes the samples of docs/profiling.md from the JSON of `python -m attend.profile --json`."""
+"""Makes the sample reports of docs/profiling.md from the JSON files of `python -m attend.profile --json`."""
 
 import json
 

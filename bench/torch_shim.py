@@ -8,7 +8,7 @@ DTYPES = {"f32": 0, "f16": 1, "bf16": 2}
 
 
 class Call(ctypes.Structure):
-    """Mirrors `Call` in torch_shim.cpp."""
+    """Has the fields of the struct `Call` in torch_shim.cpp."""
 
     _fields_ = (
         [(name, ctypes.c_void_p) for name in ("q", "k", "v", "o", "lse", "dout", "dq", "dk", "dv")]
@@ -19,7 +19,7 @@ class Call(ctypes.Structure):
 
 
 class Attend:
-    """Calls the library. Outputs come from torch's allocator. On a GPU the work runs on torch's current stream."""
+    """Calls the library. torch's allocator allocates the outputs. On a GPU the work runs on torch's current stream."""
 
     def __init__(self, torch, compute="cpu"):
         self.torch = torch
@@ -37,9 +37,19 @@ class Attend:
         b, h, s, d = case.shape
         on_gpu = tensors["q"].is_cuda
         stream = self.torch.cuda.current_stream().cuda_stream if on_gpu else None
-        return Call(batch=b, num_heads=h, seqlen_q=s, seqlen_k=s, head_dim=d, dtype=DTYPES[case.dtype],
-                    causal=case.causal, device=tensors["q"].device.index or 0 if on_gpu else -1, stream=stream,
-                    compute=self.compute.encode(), **pointers)
+        return Call(
+            batch=b,
+            num_heads=h,
+            seqlen_q=s,
+            seqlen_k=s,
+            head_dim=d,
+            dtype=DTYPES[case.dtype],
+            causal=case.causal,
+            device=tensors["q"].device.index or 0 if on_gpu else -1,
+            stream=stream,
+            compute=self.compute.encode(),
+            **pointers,
+        )
 
     @staticmethod
     def run(function, call):

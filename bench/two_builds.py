@@ -4,9 +4,9 @@
     git worktree add ../before REVISION    # and there: cmake --build --preset release --target torch_shim
     bench/two_builds.py ../before/build/release/bench/libtorch_shim.so build/release/bench/libtorch_shim.so
 
-Prints the lower quartiles of each case and, for each dtype and pass, the geometric mean of before / after. Above 1 the
-second build is faster. Needs only NumPy. OMP_NUM_THREADS sets the threads. `chrt -f 50` keeps other processes off the
-cores.
+The script prints the lower quartiles of each case and, for each dtype and pass, the geometric mean of the ratio before
+/ after. A ratio above 1 means that the second build is faster. The script needs only NumPy. OMP_NUM_THREADS sets the
+number of threads, and `chrt -f 50` keeps other processes off the cores.
 """
 
 import argparse
@@ -40,7 +40,9 @@ def lower_quartile(seconds):
 
 
 def measure(functions, call, repeats):
-    """Returns the seconds of each function. The functions take turns, and the one that starts alternates."""
+    """Returns the seconds of the calls of each function. The functions take turns, and alternate in which runs
+    first.
+    """
     for function in functions:
         if (message := function(ctypes.byref(call))) is not None:
             raise SystemExit(f"attend: {message.decode()}")
@@ -70,13 +72,26 @@ def main():
                 tensors = {name: random_tensor(generator, shape, dtype) for name in NAMES}
                 tensors["lse"] = aligned(np.zeros(shape[:3], np.float32))
                 b, h, s, d = shape
-                call = Call(batch=b, num_heads=h, seqlen_q=s, seqlen_k=s, head_dim=d, dtype=DTYPES[dtype], device=-1,
-                            causal=causal, compute=b"cpu", **{name: x.ctypes.data for name, x in tensors.items()})
+                call = Call(
+                    batch=b,
+                    num_heads=h,
+                    seqlen_q=s,
+                    seqlen_k=s,
+                    head_dim=d,
+                    dtype=DTYPES[dtype],
+                    device=-1,
+                    causal=causal,
+                    compute=b"cpu",
+                    **{name: x.ctypes.data for name, x in tensors.items()},
+                )
                 for mode, found in ratios.items():
                     before, after = measure([getattr(x, f"shim_{mode}") for x in libraries], call, options.repeats)
                     found.append(before / after)
-                    print(f"{dtype} {mode:8} {shape} {'causal' if causal else 'full':6} "
-                          f"{before * 1e3:8.3f} {after * 1e3:8.3f} ms  {before / after:.4f}", flush=True)
+                    print(
+                        f"{dtype} {mode:8} {shape} {'causal' if causal else 'full':6} "
+                        f"{before * 1e3:8.3f} {after * 1e3:8.3f} ms  {before / after:.4f}",
+                        flush=True,
+                    )
         for mode, found in ratios.items():
             print(f"{dtype} {mode}: geometric mean {math.exp(sum(map(math.log, found)) / len(found)):.4f}")
 

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""attend under ONNX Runtime: a standard ONNX model, with a prefill and decoding steps with a cache.
+"""Runs a standard ONNX model with attend in ONNX Runtime: a prefill, then decoding steps with a cache.
 
     python examples/onnx_attention.py [--seed 0]
 
-The model is one Attention node of opset 24 with past keys and values. It runs in two sessions, one of which has
-registered attend's operators. Both are checked against the formula in float64.
-Exit status: 0 done, 1 a check failed, 2 wrong usage or a package is missing.
+The model is one Attention node of opset 24 with past keys and values. It runs in two sessions. In one session attend's
+operators are registered. The results of both are compared with the float64 formula. The exit status is 0 if all checks
+passed, 1 if a check failed, and 2 if the usage was wrong or a package is missing.
 """
 
 import argparse
@@ -23,13 +23,15 @@ except ImportError as error:
 import attend.onnx
 
 HEADS, HEADS_K, HEAD_DIM = 8, 2, 64
-PROMPT, STEPS = 100, 5  # tokens
-BUDGET = 1e-5  # relative to the largest magnitude: float32
+PROMPT, STEPS = 100, 5  # tokens of the prompt, and decoding steps of one token
+BUDGET = 1e-5  # allowed error relative to the largest magnitude, for float32
 CACHE = ("past_key", "past_value")
 
 
 def model():
-    """Causal attention of new tokens to the earlier ones. Maps q, k, v and the past to y and the new past."""
+    """Makes the ONNX model: causal attention of new tokens to earlier tokens. It maps q, k, v and the past keys and
+    values to y and the new past.
+    """
     names = ["q", "k", "v", "", *CACHE]
     shapes = {"q": ["batch", HEADS, "new", HEAD_DIM]}
     shapes |= {name: ["batch", HEADS_K, "new", HEAD_DIM] for name in ("k", "v")}
@@ -54,7 +56,7 @@ def session(with_attend):
 
 
 def formula(q, k, v):
-    """Computes the last rows of a sequence in float64."""
+    """Computes causal attention of the last rows of a sequence in float64."""
     q, k, v = (x.astype(np.float64) for x in (q, *(np.repeat(x, HEADS // HEADS_K, axis=1) for x in (k, v))))
     s = q @ k.transpose(0, 1, 3, 2) / np.sqrt(HEAD_DIM)
     rows, keys = s.shape[2:]
@@ -73,7 +75,7 @@ def largest_difference(run, rng):
         past = dict(zip(CACHE, present))
         wanted = formula(q, *present)
         differences.append(abs(y - wanted).max() / abs(wanted).max())
-    return float(np.max(differences))  # NaN if any difference is NaN
+    return float(np.max(differences))  # is NaN if any difference is NaN
 
 
 def main(arguments=None):

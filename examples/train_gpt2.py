@@ -44,8 +44,9 @@ WARM_UP = 10  # untimed steps at the start
 MOST_NORM = 1.0  # limit of the norm of all gradients of a step
 TOLERANCE = {"f32": 2e-3, "bf16": 0.05}  # largest allowed difference of the losses, in nats
 PARTED = 0.2  # losses are compared until torch's two backends differ by this fraction of TOLERANCE
-GRADIENTS_APART = 3  # limit of gradient differences, relative to the difference of torch's two backends, and at least
-# this, relative to the gradients' size, because two backends may round alike by chance
+# Limit of the difference between attend's gradients and torch's, relative to the difference of torch's two backends.
+# The limit is at least LEAST_APART, relative to the norm of the gradient, because two backends may round alike.
+GRADIENTS_APART = 3
 LEAST_APART = {"f32": 1e-5, "bf16": 2e-3}
 COLORS = {"attend": "#2563a8", "torch": "#b3402e", "torch_other": "#777777"}
 

@@ -5,8 +5,8 @@
     export ATTEND_CACHE_DIR=/tmp/after;  AFTER/attend compile --arch sm_90a --compute simt --json /tmp/after.json
     tools/same_kernels.py /tmp/before.json /tmp/before /tmp/after.json /tmp/after
 
-Kernels are matched by name, Config and architecture. The instruction sections of their cubins must be equal byte for
-byte. Line tables and file names are not compared. Exit status 1 if a kernel differs or has no counterpart.
+Kernels are matched by name, Config and architecture. The instruction sections of their cubins must have the same bytes.
+Line tables and file names are not compared. The exit status is 1 if a kernel differs or has no counterpart.
 """
 
 import argparse
@@ -16,8 +16,8 @@ import re
 import struct
 import sys
 
-SECTION_OFFSET, SECTION_COUNTS = 0x28, 0x3A  # in the header of a 64-bit ELF file
-SECTION_NAME_SIZE, SECTION_EXTENT = 0, 0x18  # in a section header
+SECTION_OFFSET, SECTION_COUNTS = 0x28, 0x3A  # offsets of these fields in the header of a 64-bit ELF file
+SECTION_NAME_SIZE, SECTION_EXTENT = 0, 0x18  # offsets of these fields in a section header
 
 
 def instructions(entry):
@@ -38,7 +38,7 @@ def instructions(entry):
 
 
 def with_new_names(text, renamed):
-    """Returns the text with renamed words replaced."""
+    """Returns the text with each word replaced by its new name, if it has one."""
     return re.sub(r"\w+", lambda word: renamed.get(word[0], word[0]), text)
 
 

@@ -1,4 +1,6 @@
-"""Sphinx extension of the website: registers the languages of code blocks and converts docstrings for Napoleon."""
+"""The Sphinx extension of the website. It registers the languages of code blocks and converts docstrings for
+Napoleon.
+"""
 
 from __future__ import annotations
 
@@ -15,5 +17,5 @@ def _changed(app: Any, what: str, name: str, found: Any, options: Any, lines: li
 def setup(app: Any) -> dict[str, Any]:
     app.add_lexer("mask", CppLexer)
     app.add_lexer("score", CppLexer)
-    app.connect("autodoc-process-docstring", _changed, priority=400)  # runs before Napoleon
+    app.connect("autodoc-process-docstring", _changed, priority=400)  # the low number makes it run before Napoleon
     return {"parallel_read_safe": False, "parallel_write_safe": True}

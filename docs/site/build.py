@@ -31,7 +31,8 @@ def run_sphinx(output: Path) -> int:
 
 
 def main(output: Path, build: Path) -> int:
-    for folder in ("source", "doctrees", "html"):  # files of a removed page would hide broken links to it
+    # Removes old output, because files of a removed page would hide broken links to it.
+    for folder in ("source", "doctrees", "html"):
         shutil.rmtree(output / folder, ignore_errors=True)
     stage = Stage(output / "source")
     stage.make()

@@ -1,4 +1,6 @@
-"""Checks that Sphinx does not make: every link and anchor has a target, and no page loads files from the network."""
+"""Checks the website for faults that Sphinx does not find: every link and anchor must have a target, and no page may
+load files from the network.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ import urllib.parse
 from html.parser import HTMLParser
 from pathlib import Path
 
-# HTML attributes whose targets a browser loads when it shows the page.
+# HTML tags and attributes whose targets a browser loads when it shows the page.
 _LOADS = {("script", "src"), ("img", "src"), ("iframe", "src"), ("source", "src"), ("object", "data"), ("link", "href")}
 _ELSEWHERE = re.compile(r"(?:https?:)?//")
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-# Programs of the Python package. None of them needs torch for --help.
+# The programs of the Python package. None of them needs torch to print its --help.
 MODULES = ("attend", "attend.profile", "attend.bench", "attend.experiments")
 
 

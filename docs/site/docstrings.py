@@ -1,4 +1,4 @@
-"""Converts attend's docstrings for Napoleon."""
+"""Converts attend's docstrings to a form that Sphinx's extension Napoleon can parse."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ _RESULT = re.compile(r"^(\w+(?:, \w+)*): ")
 
 
 def with_prose(lines: list[str]) -> list[str]:
-    """Returns the docstring with paragraphs instead of sections that Napoleon would parse as lists of types.
+    """Returns the docstring with some sections converted to paragraphs, because Napoleon would parse them as lists of
+    types.
 
-    A "Raises:" section stays if each of its entries begins with a class. A "Returns:" section with several named
-    results becomes a list.
+    A "Raises:" section is not converted if each of its entries begins with a class. A "Returns:" section with several
+    named results becomes a list.
     """
     lines = list(lines)
     i = -1

@@ -1,7 +1,7 @@
 """Runs Doxygen on the public headers.
 
 `python doxygen.py OUTPUT` writes XML below OUTPUT. It prints each symbol without a comment, and exits with status 1 if
-there is one.
+there is such a symbol.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ def run(output: Path, headers: Path = ROOT / "include" / "attend") -> list[str]:
     doxyfile = output / "Doxyfile"
     doxyfile.write_text(DOXYFILE.format(root=ROOT, headers=headers, output=output, python=sys.executable))
     subprocess.run(["doxygen", str(doxyfile)], check=True)
-    for path in (output / "xml").glob("*.xml"):  # each page states once that all names are in namespace attend
+    # Removes the namespace from names, because each page states that all names are in namespace attend.
+    for path in (output / "xml").glob("*.xml"):
         text = path.read_text()
         path.write_text(re.sub(r"(<compoundname>|<innerclass [^>]*>)attend::", r"\1", text))
     return [line for line in (output / "warnings.txt").read_text().splitlines() if line.strip()]

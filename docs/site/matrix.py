@@ -1,6 +1,6 @@
 """Generates the page with the options that each backend supports.
 
-A cell shows the answer of `attend info --explain`. A fake driver simulates the GPUs.
+A cell shows the result of `attend info --explain`. A fake driver simulates the GPUs.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 SIZES = "2,8,512,64"
-# Options, and the arguments of `attend info --explain` for them.
+# Maps each option to the arguments of `attend info --explain` for it.
 OPTIONS = {
     "float32": ["--dtype", "f32"],
     "float16": ["--dtype", "f16"],
@@ -87,7 +87,7 @@ class Program:
         done = subprocess.run(line, capture_output=True, text=True, env=environment, check=False)
         found: dict[str, list[dict[str, Any]]] = json.loads(done.stdout) if done.returncode == 0 else {}
         lacks = {mode: {row["compute"]: row.get("lack", "") for row in rows} for mode, rows in found.items()}
-        return lacks or {"forward": {}, "backward": {}}  # every backend refuses the problem
+        return lacks or {"forward": {}, "backward": {}}  # empty dicts if every backend refuses the problem
 
 
 def cell(lacks: dict[str, dict[str, str]], forward: str, backward: str) -> str:
@@ -129,7 +129,9 @@ def page(build: Path) -> str:
 
 
 def ladder(program: Program) -> str:
-    """Returns the table of the ladder's kernels by dtype and mask. They support only problems without options."""
+    """Returns the table of the ladder's kernels by dtype and mask. These kernels support only problems without
+    options.
+    """
     columns = {
         "float32": ["--dtype", "f32"], "float16": ["--dtype", "f16"], "bfloat16": ["--dtype", "bf16"],
         "causal": ["--causal"], "grouped heads": ["--num_heads_kv", "2"], "head_dim 128": ["2,8,512,128"],
@@ -140,7 +142,7 @@ def ladder(program: Program) -> str:
     names = [name for name in sorted(rungs, key=rungs.__getitem__) if rungs[name].startswith("rung")]
     rows: dict[str, list[str]] = {f"`{name}`": [] for name in names if name not in CPU}
     for options in columns.values():
-        # Uses the better result of the two dtypes, because a rung may support only one of them.
+        # The cell shows the better result of the two dtypes, because a rung may support only one of them.
         found = [program.explain(in_dtype(options, dtype), 90) for dtype in ("f32", "bf16")]
         for name, row in rows.items():
             cells = [cell(lacks, name.strip("`"), name.strip("`")) for lacks in found]

@@ -1,4 +1,6 @@
-"""python -m attend info: what this build and this machine can do; cache: the compiled GPU kernels on disk."""
+"""The commands `python -m attend info`, which describes this build and this machine, and `python -m attend cache`,
+which describes the compiled GPU kernels on disk.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +27,16 @@ def info_text(as_json: bool) -> str:
 
 
 def show(text: Callable[[], str]) -> int:
-    """Prints the text. Returns the exit status: 2, after one line on stderr, if attend raises an error."""
+    """Prints the text and returns the exit status 0. If attend raises an error, prints one line on stderr and returns
+    2.
+    """
     try:
         print(text(), flush=True)
     except Error as error:
         print(f"attend: {error}", file=sys.stderr)
         return 2
-    except BrokenPipeError:  # the reader closed the pipe
-        # otherwise the interpreter reports a failed flush at exit
+    except BrokenPipeError:  # the reader has closed the pipe
+        # Without this, the interpreter would report a failed flush at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 

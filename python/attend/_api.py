@@ -57,8 +57,8 @@ def attention(
     """Computes exact attention, ``o = softmax(scale * q k^T + bias) v``, in one pass and without a seqlen_q x seqlen_k
     buffer.
 
-    With ``off = seqlen_k - seqlen_q``, the score s of query row i and key j, and row i of o, are as follows. An option
-    at its default has no effect::
+    With ``off = seqlen_k - seqlen_q``, the score s of query row i and key j, and row i of o, are computed as follows.
+    An option at its default has no effect::
 
         s = scale * <q[i], k[j]>
         s = softcap * tanh(s / softcap)

@@ -67,7 +67,7 @@ def append(
         k: f32, f16 or bf16. The shape is (sequences, heads_k, seqlen_new, head_dim), with layout="bshd" (sequences,
             seqlen_new, heads_k, head_dim), and with cu_seqlens_new (total_new, heads_k, head_dim), which is called
             packed. head_dim is 1 to 1024. `attend.decode` lists the supported arrays and devices.
-        v: like k, with head_dim_v columns, 1 to 512. None: only keys are written, and there is no v_cache.
+        v: like k, with head_dim_v columns, 1 to 512. None means that only keys are written, and there is no v_cache.
         k_cache, v_cache: written in place, see `attend.decode`. f32, f16, bf16 or an 8-bit dtype. The dtype may differ
             from that of k. The two caches may overlap if no written row lies in both. The caches must not overlap other
             arrays of the call.
@@ -86,7 +86,7 @@ def append(
             query row needs a new row with the same position. None means seqlens_k[s] + i, or rotary.seqlens[s] + i.
         rotary: `attend.Rotary`, applied to k and q. None means no rotation.
         q: query rows, which are also normalised and rotated. The dtype is that of k. The shape is (sequences, heads_q,
-            seqlen_q, head_dim) in the order of layout, packed (with cu_seqlens_q) (total_q, heads_q, head_dim).
+            seqlen_q, head_dim) in the order of layout or, with cu_seqlens_q, (total_q, heads_q, head_dim).
         q_out: the array for the processed query rows, dtype and shape of q. It may be q. None means a new array.
         cu_seqlens_q, max_seqlen_q: as in `attend.decode`.
         query_positions: the new row whose position a query row has. "last": query row i has the position of new row i +
@@ -190,7 +190,7 @@ def merge(
         sinks: float (heads_q) or (batch, heads_q): exp(sink) is added once to the softmax sum of each row. Therefore no
             state may already include the sink.
         return_lse: return (o, lse).
-        lse_base2: True: the lse of the states and of the result are logarithms to base 2. Sinks stay natural
+        lse_base2: True means that the lse of the states and of the result are logarithms to base 2. Sinks stay natural
             logarithms.
         out: the array for o, with the shape of o, f32, f16 or bf16. It may be the o of a state. None means a new array
             with the dtype of the first state.

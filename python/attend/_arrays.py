@@ -1,4 +1,4 @@
-"""The front end of NumPy arrays and of any array that supports DLPack, on the CPU or a GPU.
+"""Computes calls with NumPy arrays, or other arrays that support DLPack, on the CPU or a GPU.
 
 The results belong to the framework of `q`.
 """
@@ -25,7 +25,7 @@ def forward(
     return_lse: bool = True,
     call: Optional[Callable[..., None]] = None,
 ) -> tuple[Any, Any]:
-    """Returns o, and lse or None, as arrays of the framework of `q`. A given `call` replaces _core.forward."""
+    """Returns o, and lse or None, as arrays of the framework of `q`. If `call` is given, it replaces _core.forward."""
     space = space_of(q)
     viewed = tuple(space.view(name, x) for name, x in (("q", q), ("k", k), ("v", v)))
     rest, columns = _split(space, extras, viewed, settings, call)
@@ -50,7 +50,7 @@ def _run_forward(
     wants_lse: bool,
     call: Optional[Callable[..., None]],
 ) -> list[Any]:
-    """Returns o and, if `wants_lse`, lse, as the space allocates them. `extras` are already views."""
+    """Returns o and, if `wants_lse`, lse, in the arrays that the space has allocated. `extras` contains views."""
     q, k, v = viewed
     o_shape, lse_shape = output_shapes(q.shape, v.shape, settings.layout)
     results = [space.empty("q", o_shape, q.dtype)]
@@ -88,9 +88,9 @@ def backward(
     gradients = Gradients(dout_in, dlse_in, *[None if x is None else space.result_view(x) for x in results])
     of_column = None
     if columns is not None and columns.bias is not None:
-        # lse contains the bias, and rounding may have removed the part that backward needs. The caller's lse is
-        # therefore recomputed without the bias. This check covers lse and dlse, which the library would otherwise not
-        # see.
+        # The caller's lse contains the bias, and rounding may have removed the digits that backward needs. lse is
+        # therefore recomputed without the bias. This call checks the caller's lse and dlse, which are not passed to the
+        # library otherwise.
         _core.check(q_in, k_in, v_in, o_in, lse_in, gradients, rest, settings)
         raw = _run_forward(space, (q_in, k_in, v_in), rest, settings, True, call)[1]
         lse_in, of_column = _without_column(space, raw, dlse, columns)
@@ -104,7 +104,7 @@ def backward(
 
 
 def _without_column(space: Space, lse: Any, dlse: Any, columns: Columns) -> tuple[_core.Array, Any]:
-    """Returns the lse that backward reads, and the gradient of the bias's column."""
+    """Returns the lse that backward reads, and the gradient of the bias of one column."""
     edited = []
 
     def edit(xp: Any, lse: Any) -> tuple[Any, ...]:
@@ -120,8 +120,8 @@ def _without_column(space: Space, lse: Any, dlse: Any, columns: Columns) -> tupl
 def _split(
     space: Space, extras: Extras, viewed: tuple[_core.Array, ...], settings: Settings, call: Any
 ) -> tuple[Extras, Optional[Columns]]:
-    """Returns views of the extras without one-column biases and masks, and the columns. See attend._columns.split.
-    Calls with their own `call`, such as those of a ring, have no columns.
+    """Returns views of the extras without one-column biases and masks, and the columns. See attend._columns.split. If
+    `call` is given, as by a ring, biases and masks of one column are not split off.
     """
     if extras is NO_EXTRAS:
         return extras, None
@@ -146,7 +146,9 @@ def _check_scores_dtype(name: str, dtype: str) -> None:
 
 
 def space_of(q: Any) -> Space:
-    """Returns the space that contains `q`. The other arrays of the call must be in the same space."""
+    """Returns the space (the CPU memory or GPU memory) that contains `q`. All other arrays of the call must be in the
+    same space.
+    """
     refuse_tracer("q", q)
     if hasattr(q, "__dlpack_device__"):
         device_type, index = (int(x) for x in q.__dlpack_device__())

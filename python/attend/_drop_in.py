@@ -1,4 +1,4 @@
-"""Shared code of the functions that use other packages' names."""
+"""Code that is shared by the functions which replace those of other packages."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from typing import Any
 
 from attend._errors import Error, UnsupportedError
 
-# Other packages' names of attend's arguments.
+# Map attend's argument names to those of other packages.
 TORCH_NAMES = {"q": "query", "k": "key", "v": "value", "bias": "attn_mask", "mask": "attn_mask", "causal": "is_causal"}
 FLASH_NAMES = {"scale": "softmax_scale", "window": "window_size"}
 
 
 def renamed(error: Error, names: dict[str, str]) -> Error:
-    """Returns the same error with the caller's argument name in front."""
+    """Returns the error with the argument name at its beginning replaced by the caller's name."""
     name, colon, rest = str(error).partition(": ")
     return type(error)(names[name] + colon + rest) if name in names else error
 
 
 def refuse_unless(value: Any, allowed: tuple[Any, ...], name: str) -> None:
-    """Refuses a value that is not in `allowed`, so that no option is silently ignored."""
+    """Raises an error if the value is not in `allowed`, so that no option is silently ignored."""
     for x in allowed:
         if value is x or (type(value) is type(x) and value == x):
             return
@@ -27,8 +27,8 @@ def refuse_unless(value: Any, allowed: tuple[Any, ...], name: str) -> None:
 
 
 class StandIn:
-    """A name of another package that attend does not implement yet. It can be imported, and raises an error when
-    called.
+    """Stands for a function of another package that attend does not implement yet. It can be imported, but raises an
+    error when it is called.
     """
 
     def __init__(self, name: str, instead: str = "") -> None:
@@ -39,15 +39,15 @@ class StandIn:
         """Raises NotImplementedError with the name."""
         raise UnsupportedError(f"{self.__name__}: attend does not have it yet{self._instead and f'; {self._instead}'}")
 
-    apply = __call__  # the method of a torch.autograd.Function
+    apply = __call__  # callers may use it like a torch.autograd.Function
 
     def __repr__(self) -> str:
         return f"<{self.__name__}, which attend does not have yet>"
 
 
 def dropout_seed(dropout_p: float) -> Any:
-    """Returns a seed from torch's default generator, so that torch.manual_seed repeats a run, or 0 if nothing is
-    dropped.
+    """Returns a seed from torch's default generator, so that torch.manual_seed makes runs repeatable, or 0 without
+    dropout.
 
     The seed is a number. Under torch.compile, and on the GPU while a CUDA graph is captured, it is a tensor, which is
     drawn again in every run.
@@ -64,10 +64,10 @@ def dropout_seed(dropout_p: float) -> Any:
 
 
 def top_left(q: Any, k: Any, v: Any) -> tuple[Any, Any, tuple[int, int]]:
-    """Returns k, v and the window with which the bottom-right alignment keeps j <= i. All are (batch, heads, seqlen,
-    head_dim).
+    """Returns k, v and a window with which a mask aligned bottom right keeps j <= i. q, k and v are (batch, heads,
+    seqlen, head_dim).
     """
     seqlen_q, seqlen_k = q.shape[2], k.shape[2]
-    if seqlen_k > seqlen_q:  # no row sees a key after the last row's index
+    if seqlen_k > seqlen_q:  # no row sees a key whose index is larger than that of the last row
         return k[:, :, :seqlen_q], v[:, :, :seqlen_q], (-1, 0)
     return k, v, (-1, seqlen_q - seqlen_k)

@@ -1,8 +1,10 @@
-"""The exceptions of attend. The message is one line: the argument, the value found, and the allowed values."""
+"""The exceptions of attend. Each message is one line with the argument, the value found, and the allowed values."""
 
 
 class Error(Exception):
-    """The base class of all errors that functions of attend raise. No result has been written in that case."""
+    """The base class of all errors that functions of attend raise. A function that raises one has not written any
+    result.
+    """
 
 
 class ArgumentError(Error, ValueError):
@@ -14,4 +16,4 @@ class UnsupportedError(Error, NotImplementedError):
 
 
 class RunError(Error, RuntimeError):
-    """A device, driver or compiler is missing or failed."""
+    """A device, driver or compiler is missing or has failed."""

@@ -1,4 +1,4 @@
-"""Arguments of flash-attn 3 that attend supports by rearranging other arguments."""
+"""Implements arguments of flash-attn 3 that attend does not have, by changing other arguments."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ _MAX_HEAD_DIM = 512
 
 
 def joined(q: Any, k: Any, v: Any, qv: Optional[Any]) -> tuple[Any, Any]:
-    """Concatenates copies of q and qv, and of k and v. <q, k> + <qv, v> becomes one product, with its default scale."""
+    """Concatenates copies of q and qv, and of k and v, along head_dim. <q, k> + <qv, v> then becomes one product, whose
+    default scale is that of flash-attn 3.
+    """
     if qv is None:
         return q, k
     for name, x in (("q", q), ("k", k), ("v", v), ("qv", qv)):
@@ -45,10 +47,11 @@ def _check_like_q(name: str, x: Any, q: Any) -> None:
 
 
 def without_unused(cu_seqlens_q: Any, cu_seqlens_k: Any, seqused_q: Any, seqused_k: Any) -> tuple[Any, Any]:
-    """Returns offsets of sequences in which the first seqused tokens see each other, and no other token sees any.
+    """Returns offsets of sequences such that in each original sequence only the first seqused_q rows see keys, and only
+    the first seqused_k keys are seen.
 
     Each sequence becomes three sequences: its used rows and keys; its unused rows, without keys; its unused keys,
-    without rows. The numbers stay on their device.
+    without rows. The offsets stay on their device.
     """
     if seqused_q is None and seqused_k is None:
         return cu_seqlens_q, cu_seqlens_k
@@ -73,9 +76,10 @@ def without_unused(cu_seqlens_q: Any, cu_seqlens_k: Any, seqused_q: Any, seqused
 
 
 def rows_cut_in_two(cu_seqlens_q: Any, seqused_q: Any, lengths_name: str, lengths: Any) -> tuple[Any, Any, Any]:
-    """Splits each sequence in two: its first seqused_q rows with its keys, and its other rows without keys.
+    """Splits each sequence into two: the first seqused_q rows with all keys, and the other rows without keys.
 
-    Returns the offsets, the numbers of keys, and the index of the original sequence for each half, i32.
+    Returns three i32 arrays: the offsets, the number of keys of each half, and the index of the original sequence of
+    each half.
     """
     _check_used("seqused_q", seqused_q, "cu_seqlens_q", cu_seqlens_q)
     begin, wanted = cu_seqlens_q[:-1], (cu_seqlens_q.shape[0] - 1,)
@@ -110,7 +114,7 @@ def _check_used(name: str, used: Any, offsets_name: str, offsets: Any) -> None:
 
         if used.device != offsets.device:
             raise ArgumentError(f"{name}: on {used.device}, allowed the device of {offsets_name}, {offsets.device}")
-        # Values on a GPU, or under a compiler, are not checked, because that would wait for them.
+        # Values on a GPU, or under a compiler, are not checked, because the host would have to wait for them.
         if torch.compiler.is_compiling() or type(used) is not torch.Tensor or used.device.type != "cpu":
             return
     elif type(used).__module__ != "numpy":
@@ -121,11 +125,11 @@ def _check_used(name: str, used: Any, offsets_name: str, offsets: Any) -> None:
 
 
 def module_of(x: Any) -> Any:
-    """Returns torch or NumPy, depending on the array."""
+    """Returns the module torch for a torch tensor, otherwise NumPy."""
     if is_torch(x):
         import torch
 
         return torch
-    import numpy  # NumPy functions dispatch to other frameworks
+    import numpy  # NumPy's functions dispatch to other frameworks
 
     return numpy

@@ -1,4 +1,4 @@
-"""flash-attn's attention with a cache of keys and values, computed by `attend.decode`."""
+"""Computes flash-attn's attention with a cache of keys and values, by `attend.decode`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from attend._errors import ArgumentError, Error
 from attend._serving import Rotary
 from attend._settings import window_of
 
-# flash-attn's names of attend's arguments.
+# Maps attend's argument names to those of flash-attn.
 _NAMES = {
     **FLASH_NAMES, "seqlens_k": "cache_seqlens", "cu_seqlens_new": "cu_seqlens_k_new", "rotary.cos": "rotary_cos",
     "rotary.sin": "rotary_sin", "rotary.seqlens": "rotary_seqlens", "rotary.interleaved": "rotary_interleaved",
@@ -33,11 +33,11 @@ def with_kvcache(
     names: dict[str, str],
     **options: Any,
 ) -> tuple[Any, Any]:
-    """Returns (out, softmax_lse or None) with flash-attn's rule: `cache_seqlens` are the lengths before k and v are
+    """Returns (out, softmax_lse or None). As in flash-attn, `cache_seqlens` contains the lengths before k and v are
     appended.
 
-    `rotary`: rotary_cos, rotary_sin, rotary_interleaved, rotary_seqlens. `names`: flash-attn's names of additional
-    arguments. `options`: additional options of decode.
+    `rotary` contains flash-attn's arguments rotary_cos, rotary_sin, rotary_interleaved and rotary_seqlens. `names` maps
+    names of additional arguments to those of flash-attn, and `options` contains additional options of decode.
     """
     if v_cache is None:
         raise ArgumentError("v_cache: None, allowed an array")

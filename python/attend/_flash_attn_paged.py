@@ -1,4 +1,4 @@
-"""flash-attn's attention of packed rows with paged keys and values, computed by `attend.decode`."""
+"""Computes flash-attn's attention of packed rows with paged keys and values, by `attend.decode`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from attend._errors import ArgumentError, Error
 from attend._flash_attn_3_inputs import rows_cut_in_two
 from attend._frameworks import framework_of, is_torch
 
-# flash-attn's names of attend's arguments.
+# Maps attend's argument names to those of flash-attn.
 _NAMES = {**FLASH_NAMES, "k_cache": "k", "v_cache": "v"}
 
 
@@ -32,9 +32,10 @@ def varlen_with_pages(
 ) -> tuple[Any, Any]:
     """Returns (out, softmax_lse) for q (total_q, heads_q, head_dim) and k, v (pages, page_size, heads_k, head_dim).
 
-    `page_table`: the argument's name in the calling function, and the table. If the table is None, k and v are
-    (sequences, capacity, heads_k, head_dim). `seqused_k` are the numbers of keys; without it they are the differences
-    of `cu_seqlens_k`. `names`: flash-attn's names of additional arguments. `options`: additional options of decode.
+    `page_table` is the name of the argument in the calling function, and the table. If the table is None, k and v are
+    (sequences, capacity, heads_k, head_dim). `seqused_k` contains the number of keys of each sequence. Without it,
+    these numbers are the differences of `cu_seqlens_k`. `names` maps names of additional arguments to those of
+    flash-attn, and `options` contains additional options of decode.
     """
     for name, x in (("k", k), ("v", v)):
         if x is None:
@@ -59,7 +60,9 @@ def varlen_with_pages(
 
 
 def no_metadata(cache_seqlens: Any) -> Any:
-    """Returns an empty i32 array like `cache_seqlens`, because attend needs no scheduler metadata."""
+    """Returns an empty i32 array of the framework and device of `cache_seqlens`, because attend needs no scheduler
+    metadata.
+    """
     if is_torch(cache_seqlens):
         import torch
 
@@ -72,7 +75,7 @@ def no_metadata(cache_seqlens: Any) -> Any:
 
 
 def _differences(cu_seqlens_k: Any, cu_seqlens_q: Any, table_name: str) -> Any:
-    """Returns the sequence lengths that the offsets describe."""
+    """Returns the length of each sequence, the difference of neighbouring offsets."""
     if cu_seqlens_k is None:
         raise ArgumentError(f"cu_seqlens_k: None with {table_name}, allowed an array i32 (sequences + 1)")
     if not hasattr(cu_seqlens_k, "shape"):

@@ -1,8 +1,7 @@
-"""flash-attn 2's forward and backward under their private names, which other packages call (such as
-ring-flash-attention).
+"""flash-attn 2's private forward and backward functions, which other packages such as ring-flash-attention call.
 
-For torch tensors, without autograd. Available as `attend.flash_attn._flash_attn_forward` and so on, with the argument
-order of flash-attn 2.7 and later.
+The functions are for torch tensors and have no autograd. Their public names are `attend.flash_attn._flash_attn_forward`
+and so on. The argument order is that of flash-attn 2.7 and later.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ def flash_attn_forward(
 ) -> tuple[Any, Any, None, Any]:
     """Returns (out, softmax_lse, None, rng_state) for q (batch, seqlen_q, heads_q, head_dim).
 
-    softmax_lse is f32 (batch, heads_q, seqlen_q). rng_state is i64 (2), the dropout state for `flash_attn_backward`. It
-    is on the CPU, or on the device of q while a CUDA graph is captured.
+    softmax_lse is f32 (batch, heads_q, seqlen_q). rng_state, i64 (2), is the seed and offset of dropout for
+    `flash_attn_backward`. It is on the CPU, or on the device of q while a CUDA graph is captured.
     """
     window = (window_size_left, window_size_right)
     return _forward(
@@ -166,7 +165,7 @@ def _backward(inputs: Any, results: Any, dropout_p: float, rng_state: Any, **opt
 
 
 def _numbers_of(rng_state: Any) -> Any:
-    """Returns seed and offset of the forward pass with dropout that returned `rng_state`."""
+    """Returns the seed and offset that are stored in `rng_state`, a result of the forward pass."""
     if tuple(getattr(rng_state, "shape", ())) != (2,) or str(getattr(rng_state, "dtype", "")) != "torch.int64":
         shape = f" {tuple(rng_state.shape)}" if hasattr(rng_state, "shape") else ""
         found = "None" if rng_state is None else f"{type(rng_state).__name__}{shape}"

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def is_torch(x: Any) -> bool:
-    # Checks the name first: tracers of torch can follow that, and torch need not be imported.
+    # The name is checked first, because torch's tracers support this and torch need not be imported.
     module = type(x).__module__
     if module == "torch":
         return True
@@ -19,7 +19,7 @@ def is_torch(x: Any) -> bool:
 
 
 def framework_of(x: Any) -> str:
-    """Returns the name of the package of an array's type."""
+    """Returns the name of the package that defines the array's type."""
     if is_torch(x):
         return "torch"
     numpy = sys.modules.get("numpy")

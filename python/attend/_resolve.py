@@ -9,12 +9,13 @@ from attend._frameworks import is_torch
 from attend._random import drawn_seed
 from attend._settings import NO_EXTRAS, Extras, Settings, as_int64, dense_layout, drops, window_of
 
-# attend.torch, cached after its first use, because even a repeated import statement costs time.
+# The module attend.torch after its first use. It is cached, because even a repeated import statement costs time.
 _front_of_torch: Any = None
-# Defaults. They are compared by identity, which is fast and does not read the value of a tensor or symbol.
+# Default values. Arguments are compared with them by identity, which is fast and does not read the value of a tensor or
+# symbol.
 NO_OFFSET, OPEN, NO_SOFTCAP = 0, (-1, -1), 0.0
 _TENSORS = tuple(name for name in Extras._fields if name != "philox_state")
-# The options of `forward` that Settings accepts unchanged.
+# The options of `forward` whose value becomes a field of Settings unchanged.
 _OPTIONS = frozenset(Settings._fields) - {"window_left", "window_right", "seed", "offset"}
 
 
@@ -50,14 +51,16 @@ def resolve(function: str, q: Any, options: dict[str, Any]) -> tuple[Extras, Set
 
 
 def number(name: str, x: Any) -> Any:
-    """Returns the value of a one-element tensor. Returns everything else unchanged."""
+    """Returns the value of a tensor with one element. Returns all other arguments unchanged."""
     if x is None or isinstance(x, (int, float)) or not is_torch(x):
         return x
     return torch_front().number_of(name, x)
 
 
 def random_numbers(q: Any, seed: Any, offset: Any, dropout_p: Any) -> tuple[int, int, Any]:
-    """Returns seed, offset and None. If the values must not be read, returns 0, 0 and a tensor of both."""
+    """Returns seed, offset and None. If the host must not read the values, returns 0, 0 and a tensor with seed and
+    offset.
+    """
     if seed is None:
         if offset is not NO_OFFSET:
             raise ArgumentError("offset: given without seed, allowed with it only")
@@ -74,11 +77,12 @@ def random_numbers(q: Any, seed: Any, offset: Any, dropout_p: Any) -> tuple[int,
 
 
 def torch_front() -> Any:
-    """Returns attend.torch."""
+    """Returns the module attend.torch."""
     global _front_of_torch
     import torch
 
-    if torch.compiler.is_dynamo_compiling():  # Dynamo guards globals that it reads, so this one must not change
+    # Dynamo guards the globals that it reads, so _front_of_torch must not change.
+    if torch.compiler.is_dynamo_compiling():
         from attend import torch as front
 
         return front

@@ -1,4 +1,4 @@
-"""The arguments of decode, append and merge by name, as the front ends receive them, and the shapes of the results."""
+"""Defines named tuples for the arguments of decode, append and merge, and computes the shapes of their results."""
 
 from __future__ import annotations
 

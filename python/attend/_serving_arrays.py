@@ -1,4 +1,4 @@
-"""decode, append and merge of NumPy arrays and of any array that supports DLPack, on a CPU or a GPU."""
+"""Computes decode, append and merge of NumPy arrays, and of other arrays that support DLPack, on a CPU or a GPU."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def decode(tensors: Tensors, numbers: Numbers, head_dim_v: Optional[int], return
 
 
 def append(tensors: Tensors, numbers: Numbers) -> Any:
-    """q_out, or None without q."""
+    """Returns q_out, or None without q."""
     space = _space_of("k", tensors.k, "append")
     views = _views(space, tensors, CACHES, "k", "cu_seqlens_new")
     q_out = None
@@ -87,7 +87,9 @@ def _space_of(name: str, x: Any, call: str) -> ServingSpace:
 
 
 def _views(space: ServingSpace, tensors: Tensors, written: tuple[str, ...], rows: str, offsets: str) -> Tensors:
-    """Returns the library's views of all arrays except the results. A single length becomes an array: see `lengths`."""
+    """Returns the library's views of all arrays except the results. A single length becomes an array, see
+    Space.lengths.
+    """
     views: dict[str, Any] = {}
     for field, name, x in zip(Tensors._fields, NAMES, tensors):
         if x is None or field in ("out", "lse", "seqlens_k"):
@@ -107,7 +109,7 @@ def _views(space: ServingSpace, tensors: Tensors, written: tuple[str, ...], rows
 
 
 def _result(space: ServingSpace, name: str, out: Any, like: str, shape: tuple[int, ...], dtype: str) -> Any:
-    """Returns `out`, or a new array of the space."""
+    """Returns `out` after checking it, or a new array of the space if `out` is None."""
     if out is None:
         return space.empty(like, shape, dtype)
     check_out(name, space.view_in_place(name, out, True), shape)

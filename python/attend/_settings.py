@@ -1,4 +1,6 @@
-"""The arguments of a call other than q, k and v. They are resolved once, and every layer passes them on unchanged."""
+"""Defines named tuples for the arguments of a call other than q, k and v. They are made once, and every layer of the
+package passes them on unchanged.
+"""
 
 from __future__ import annotations
 
@@ -80,9 +82,7 @@ def needs_of(extras: Extras, **asked: Any) -> Needs:
 
 
 def as_int64(name: str, value: Any) -> int:
-    """Returns the int64 that has the same 64 bits as the unsigned `value`, because frameworks have no unsigned
-    scalars.
-    """
+    """Converts the unsigned `value` to the int64 with the same bits, because frameworks have no unsigned scalars."""
     if type(value) is not int:
         try:
             value = int(operator.index(value))

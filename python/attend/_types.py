@@ -1,4 +1,4 @@
-"""The types of public signatures. They import no framework at run time."""
+"""Defines the types of public signatures, without importing a framework at run time."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ class Array(Protocol):
     def dtype(self) -> object: ...
 
 
-# The array type of a call and of its results. Arrays of two frameworks in one call have no common type.
+# The type of a call's arrays and results. Type checkers refuse arrays of two frameworks in one call, because they have
+# no common type.
 ArrayT = TypeVar("ArrayT", bound=Array)
 
 
 class TorchDevice(Protocol):
-    """torch.device."""
+    """An object like torch.device."""
 
     @property
     def type(self) -> str: ...
@@ -39,7 +40,7 @@ Captures = Mapping[str, Union[Array, float]]
 
 
 class VarlenOptions(TypedDict, total=False):
-    """The options of `attention_varlen`, which all attention calls share."""
+    """The options of `attention_varlen`, which are also options of all other attention calls."""
 
     causal: bool
     window: Window

@@ -112,7 +112,7 @@ def flash_attn_kvpacked_func(
     deterministic: bool = False,
     return_attn_probs: bool = False,
 ) -> Any:
-    """`flash_attn_func` of q and a packed kv (batch, seqlen_k, 2, heads_k, head_dim). Does not copy kv."""
+    """`flash_attn_func` of q and a packed kv (batch, seqlen_k, 2, heads_k, head_dim). The call does not copy kv."""
     k, v = parts(kv, 2, 2, "kv")
     rest = (dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs)
     return flash_attn_func(q, k, v, *rest)
@@ -169,7 +169,7 @@ def flash_attn_varlen_qkvpacked_func(
     deterministic: bool = False,
     return_attn_probs: bool = False,
 ) -> Any:
-    """`flash_attn_varlen_func` of a packed qkv (tokens, 3, heads, head_dim). Does not copy qkv."""
+    """`flash_attn_varlen_func` of a packed qkv (tokens, 3, heads, head_dim). The call does not copy qkv."""
     q, k, v = parts(qkv, 1, 3, "qkv")
     rest = (dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs)
     return flash_attn_varlen_func(q, k, v, cu_seqlens, cu_seqlens, max_seqlen, max_seqlen, *rest)
@@ -191,7 +191,7 @@ def flash_attn_varlen_kvpacked_func(
     deterministic: bool = False,
     return_attn_probs: bool = False,
 ) -> Any:
-    """`flash_attn_varlen_func` of q and a packed kv (total_k, 2, heads_k, head_dim). Does not copy kv."""
+    """`flash_attn_varlen_func` of q and a packed kv (total_k, 2, heads_k, head_dim). The call does not copy kv."""
     k, v = parts(kv, 1, 2, "kv")
     rest = (dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs)
     return flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, *rest)

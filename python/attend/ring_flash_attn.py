@@ -2,16 +2,17 @@
 
     from attend.ring_flash_attn import zigzag_ring_flash_attn_func
 
-The prefix says how the tokens are distributed over the ranks of `group`: `ring_` gives each rank one piece,
-`zigzag_ring_` two pieces, and `stripe_` single tokens in turn (`attend.ring.shard`: "contiguous", "zigzag", "striped").
-`llama3_` gathers keys and values instead of passing them around the ring, and cuts packed sequences into consecutive
-parts. Tensors are (batch, rows, heads, head_dim), packed ones (rows, heads, head_dim), with the rank's rows.
+The prefix of a function determines how the tokens are distributed over the ranks of `group`. With `ring_` each rank has
+one chunk, with `zigzag_ring_` two chunks, and with `stripe_` every n-th token, where n is the number of ranks. In
+`attend.ring.shard` these are "contiguous", "zigzag" and "striped". Functions with `llama3_` gather keys and values
+instead of passing them around the ring, and each rank has one chunk of all packed tokens. Tensors contain the rank's
+rows and are (batch, rows, heads, head_dim), or (rows, heads, head_dim) if packed.
 
-In addition to ring-flash-attention: exact results with every window, ALiBi and dropout (whose mask is the same as on
-one device), every mask with every prefix, partial results in float32, CPU tensors over gloo, float32 and float64, and
-torch.compile.
+In addition to ring-flash-attention's features, these functions support CPU tensors over gloo, float32 and float64,
+torch.compile, and every mask with every prefix. Results are exact with every window, with ALiBi, and with dropout,
+which drops the same entries as on one device. Partial results are in float32.
 
-Names that are not implemented can be imported, and raise NotImplementedError when called.
+Functions that are not implemented can be imported, but raise NotImplementedError when they are called.
 """
 
 from attend._drop_in import StandIn

@@ -1,4 +1,4 @@
-"""attend in Hugging Face's transformers.
+"""Makes models of Hugging Face's transformers compute attention with attend.
 
 import attend.transformers attend.transformers.register() model = AutoModelForCausalLM.from_pretrained(...,
 attn_implementation="attend")

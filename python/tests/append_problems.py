@@ -1,4 +1,6 @@
-"""Random appends: the expected value of each new row in float64, and its position in a cache of NaN."""
+"""Makes random calls of append, and computes the expected value of each new row in float64 and its position in the
+cache. The cache is filled with NaN.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,9 @@ class AppendProblem:
         self.caches = [np.full((*shape, width), np.nan, dtype) for width in (DIM, DIM_V)]
 
     def _make_places(self):
-        """Sets places[s][i] to the block and row of the cache, or to None if new row i of sequence s is dropped."""
+        """Sets places[s][i] to the block and row of the cache to which new row i of sequence s is written, or to None
+        if it is dropped.
+        """
         case, rng = self.case, self.rng
         if case["where"] != "slots":
             number = case["where"] == "number"
@@ -77,7 +81,7 @@ class AppendProblem:
         self.options["slot_mapping"] = flat if case["packed"] else flat.reshape(SEQUENCES, -1)
         self.options["seqlens_k"] = np.array(self.lengths, np.int32)
         self.places = [[divmod(x, self.size) if 0 <= x < count else None for x in row] for row in slots]
-        self.places[0] = [None] * self.counts[0]  # dead
+        self.places[0] = [None] * self.counts[0]  # sequence 0 is dead
 
     def _place(self, s, key):
         if self.lengths[s] < 0 or key >= CAPACITY:
@@ -110,7 +114,7 @@ class AppendProblem:
                 self.options["q_norm"] = rng.standard_normal(DIM).astype(np.float32)
 
     def packed_or_not(self, rows):
-        """Returns the rows of all sequences in the form that the call takes."""
+        """Returns the rows of all sequences, packed or as one array, as the case requires."""
         if self.case["packed"]:
             return np.concatenate([x.swapaxes(0, 1) for x in rows])
         return np.stack(rows if self.case["layout"] == "bhsd" else [x.swapaxes(0, 1) for x in rows])
@@ -129,7 +133,7 @@ class AppendProblem:
         return given
 
     def changed(self, row, norm, position):
-        """Returns the expected row in float64."""
+        """Returns the expected row in float64, normalised and rotated."""
         x = row.astype(np.float64)
         if norm is not None:
             x = x / np.sqrt((x**2).mean(-1, keepdims=True) + EPS) * norm

@@ -1,4 +1,6 @@
-"""Fixtures that every test shares: a new seed that the report shows, poisoned outputs, and torch if it is installed."""
+"""Fixtures that all tests share: a new random seed, which the report shows, outputs filled with NaN, and torch if it is
+installed.
+"""
 
 import contextlib
 import importlib
@@ -8,8 +10,8 @@ import sys
 
 import pytest
 
-SEED = int(os.environ.setdefault("ATTEND_TEST_SEED", str(secrets.randbelow(2**31))))  # the same in every process
-# JAX then counts four devices on the CPU, for the tests of shards. It reads the variable when it is imported.
+SEED = int(os.environ.setdefault("ATTEND_TEST_SEED", str(secrets.randbelow(2**31))))  # subprocesses inherit the seed
+# With this flag JAX has four devices on the CPU, for the tests of sharding. JAX reads the variable when it is imported.
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=4"
 
 
@@ -25,7 +27,7 @@ def rng():
 
 @pytest.fixture
 def poisoned_numpy(monkeypatch):
-    """Fills new arrays with NaN, so that results left unwritten by the library show up."""
+    """Fills new NumPy arrays with NaN, so that elements which the library does not write are found."""
     np = pytest.importorskip("numpy")
     plain_empty = np.empty
 
@@ -40,7 +42,7 @@ def poisoned_numpy(monkeypatch):
 
 @pytest.fixture
 def torch():
-    """Returns torch, with uninitialised memory filled with NaN."""
+    """Returns torch, configured to fill uninitialised memory with NaN."""
     torch = pytest.importorskip("torch")
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.utils.deterministic.fill_uninitialized_memory = True
@@ -50,9 +52,9 @@ def torch():
 
 @pytest.fixture
 def no_torch(monkeypatch):
-    """Simulates a machine without torch: everything runs on NumPy arrays."""
+    """Simulates a machine without torch, on which everything runs on NumPy arrays."""
     with contextlib.suppress(ImportError):
-        importlib.import_module("seaborn")  # imports scipy, which would take a torch that is None for a real one
+        importlib.import_module("seaborn")  # imports scipy first, which does not expect torch to be None
     monkeypatch.setitem(sys.modules, "torch", None)
 
 
@@ -65,7 +67,7 @@ def device(request, torch):
 
 @pytest.fixture(params=["cpu", "cuda"])
 def ring_device(request, torch):
-    """Returns the device of the ranks' tensors: "cuda", with a GPU for each rank, or "cpu"."""
+    """Returns the device of the ranks' tensors: "cpu", or "cuda" with a GPU for each rank."""
     if request.param == "cuda" and torch.cuda.device_count() < 2:
         pytest.skip(f"{torch.cuda.device_count()} GPUs here, NCCL wants one for each of 2 ranks")
     return request.param
@@ -73,7 +75,7 @@ def ring_device(request, torch):
 
 @pytest.fixture
 def ranks(ring_device, torch):
-    """Returns ranks(size), which gives the processes of a ring (see ring_ranks.Ranks)."""
+    """Returns the function ranks(size), which returns the processes of a ring (see ring_ranks.Ranks)."""
 
     def of(size):
         if ring_device == "cuda" and torch.cuda.device_count() < size:
@@ -87,14 +89,16 @@ def ranks(ring_device, torch):
 
 @pytest.fixture
 def new_ranks(ring_device, ranks):
-    """Does the same with processes that no other test has used, so that they have the same process groups."""
+    """Returns the same function, but with processes that no other test has used, so that all of them have the same
+    process groups.
+    """
     import ring_ranks
 
     made = []
 
     def of(size):
         if ring_device == "cuda":
-            ranks(size)  # skips if there are too few GPUs
+            ranks(size)  # skips the test if there are too few GPUs
         made.append(ring_ranks.Ranks(size, ring_device))
         return made[-1]
 

@@ -1,4 +1,4 @@
-"""A random covering array: every pair of values of two options occurs together in at least one case."""
+"""Makes a random covering array: a list of cases in which every pair of values of two options occurs at least once."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from typing import Any
 def cases(
     options: dict[str, list[Any]], seed: int, excludes: Callable[[dict[str, Any]], bool] = lambda pair: False
 ) -> list[dict[str, Any]]:
-    """Builds the cases greedily: each starts from a missing pair and takes the values that cover most other pairs.
+    """Builds the cases one after another. Each case starts with a missing pair, and gets the values that cover most
+    other missing pairs.
 
-    No case contains a pair {name: value, name: value} for which `excludes` is true. Each option must have one value
-    that is compatible with all values of the others.
+    No case contains a pair {name: value, name: value} for which `excludes` is true. Each option must have a value that
+    is compatible with all values of all other options.
     """
     pick = random.Random(seed)
     names = sorted(options)

@@ -1,4 +1,4 @@
-"""Helpers shared by the tests of flex_attention inside graphs."""
+"""Functions that the tests of flex_attention in graphs share."""
 
 import pytest
 import torch
@@ -24,7 +24,9 @@ def leaf(*shape, seed=0):
 
 
 def compare(run, given, captures=(), budget=1e-5, score=None, mask=None, backend="eager", scale=None):
-    """Compares `run(q, k, v)`, compiled to one graph, in both passes. `score` takes the captures in float64."""
+    """Compares forward and backward of `run(q, k, v)`, compiled to one graph, with the reference. `score` is a function
+    of the captures in float64.
+    """
     compiled = torch.compile(run, backend=backend, fullgraph=True)
     o, lse = compiled(*given)
     exact = [x.detach().double().requires_grad_() for x in given]

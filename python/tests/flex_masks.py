@@ -1,4 +1,4 @@
-"""Masks as users of FlexAttention write them; see flex_problems."""
+"""Masks as users of FlexAttention write them, see flex_problems.py."""
 
 import torch
 from flex_problems import BATCH, HEADS, KEYS, ROWS, SQUARE, bools, case, integers, rising

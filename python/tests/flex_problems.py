@@ -1,7 +1,7 @@
-"""Score and mask functions as users of FlexAttention write them, and attention with them by its definition.
+"""Score and mask functions as users of FlexAttention write them, and a reference that computes attention with them.
 
-A case is a function that makes the score_mod or mask_mod from its captured tensors. The reference can thus run the same
-function on float64 tensors.
+A case is a function that makes the score_mod or mask_mod from its captured tensors. The reference can therefore run the
+same score_mod with float64 tensors.
 """
 
 import functools
@@ -12,11 +12,11 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 BATCH, HEADS, HEADS_K, ROWS, KEYS, DIM = 2, 4, 2, 77, 130, 16
-SQUARE = 144  # tokens: an image of 12 x 12, or a video of 4 x 6 x 6
+SQUARE = 144  # number of tokens of an image of 12 x 12, or a video of 4 x 6 x 6
 
 
 class Elements(TorchFunctionMode):
-    """Makes x[i, j] with 0-dimensional tensors a single operator, which has a derivative and a rule for vmap."""
+    """Replaces x[i, j] with 0-dimensional tensors by a single operator, which has a derivative and supports vmap."""
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         if func is torch.Tensor.__getitem__:
@@ -29,7 +29,7 @@ class Elements(TorchFunctionMode):
 
 
 def mapped(function, positions, score=None):
-    """Returns the function's values for all pairs, by torch.vmap."""
+    """Returns the values of the function for all pairs of a row and a key, by torch.vmap."""
     lead = () if score is None else (0,)
     for place in (3, 2, 1, 0):
         function = torch.vmap(function, in_dims=(*lead, *(0 if n == place else None for n in range(4))))
@@ -38,7 +38,7 @@ def mapped(function, positions, score=None):
 
 
 def reference(q, k, v, score_mod=None, mask_mod=None, scale=None):
-    """Returns (o, lse) of float64 tensors, differentiable."""
+    """Returns (o, lse), computed from float64 tensors and differentiable."""
     group = q.shape[1] // k.shape[1]
     k, v = (x.repeat_interleave(group, 1).expand(q.shape[0], -1, -1, -1) for x in (k, v))
     s = q @ k.mT * (q.shape[-1] ** -0.5 if scale is None else scale)
@@ -54,8 +54,8 @@ def reference(q, k, v, score_mod=None, mask_mod=None, scale=None):
 
 
 def case(**captures):
-    """Decorates a function that takes a namespace of tensors. Each of `captures` makes one of them from a
-    torch.Generator.
+    """Decorates a function of a namespace of tensors. Each entry of `captures` is a function that makes one of these
+    tensors from a torch.Generator.
     """
 
     def mark(make):
@@ -250,7 +250,9 @@ def tensors(dtype, rows=ROWS, keys=KEYS, batch=BATCH, seed=0, heads_k=HEADS_K):
 
 
 def error(found, wanted):
-    """Returns the largest difference, relative to the largest value or 1. Infinite if only one is infinite or NaN."""
+    """Returns the largest difference, relative to the largest value or to 1. It is infinite if an element is infinite
+    or NaN in only one of the two tensors.
+    """
     found, wanted = found.detach().double(), wanted.detach().double()
     assert found.shape == wanted.shape, (found.shape, wanted.shape)
     same = torch.isinf(wanted) & (found == wanted)

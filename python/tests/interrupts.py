@@ -14,15 +14,18 @@ from typing import Any
 import attend
 from attend import _core
 
-SHORTEST_S = 1e-3  # the calls have begun by then
+SHORTEST_S = 1e-3  # after this delay the calls have begun
 _PACKAGE = str(pathlib.Path(attend.__file__).parent)
-# Functions in which a call of a ring begins and ends. Parts of them run before the call has begun or after it is over.
+# Functions that run at the beginning or the end of a ring call. In these functions the call may not have begun yet, or
+# may be over.
 _EDGES = ("_forward", "_backward", "_run", "call", "calls_begun")
 _MOST_BETWEEN = 3
 
 
 class Interrupt:
-    """begin() starts the delay. A threading timer could fire before its start() has returned."""
+    """Sends the signal after a delay, which begin() starts. A threading.Timer is not used, because it could fire before
+    its start() has returned.
+    """
 
     def __init__(self, after: float) -> None:
         self._after = max(after, SHORTEST_S)
@@ -39,14 +42,14 @@ class Interrupt:
 
 
 def call_until_interrupted(call: Callable[[], Any], after: float) -> None:
-    """Calls a ring repeatedly. The signal arrives `after` seconds later.
+    """Calls a ring repeatedly until a signal arrives, `after` seconds later.
 
-    If the interrupt falls between two calls, in code of torch or of the test, the ring does not learn of it, and no
+    The interrupt may occur between two calls, in code of torch or of the test. The ring then does not notice it, and no
     rank waits for this rank's call. In this case another interrupt follows soon.
 
     Raises:
-        KeyboardInterrupt, if the ring has learned of it.
-        AssertionError, if the ring has not learned of an interrupt within a call.
+        KeyboardInterrupt, if the ring has noticed the interrupt. AssertionError, if an interrupt occurred within a call
+        and the ring has not noticed it.
     """
     is_told = False
     fail = _core.ring_fail

@@ -27,7 +27,7 @@ OPTIONS: dict[str, list[Any]] = {
 
 
 class Split:
-    """The arrays of a problem that have a batch, split into `parts`, and the arrays that all parts share."""
+    """The arrays of a problem: those with a batch, split into `parts`, and those that all parts share."""
 
     def __init__(self, p: Problem, layout: str, parts: tuple[int, ...]) -> None:
         turned = {name: problems.laid_out(getattr(p, name), layout, "dense") for name in ("q", "k", "v", "dout")}
@@ -46,7 +46,7 @@ class Split:
         return jnp.asarray(x).reshape(*parts, self.batch // int(np.prod(parts)), *x.shape[1:])
 
     def whole(self, x: Any) -> np.ndarray:
-        """Returns a mapped result with the problem's batch dimension."""
+        """Converts a result of all parts to an array with the batch dimension of the problem."""
         return np.asarray(x).reshape(self.batch, *x.shape[len(self.parts) + 1 :])
 
 
@@ -88,7 +88,9 @@ def run(p: Problem, case: dict[str, Any]) -> dict[str, np.ndarray]:
 
 
 def _eager(attention: Any, split: Split, has_dlse: bool) -> Any:
-    """Like `_transformed`, but without a loss: without jit, each operation of a loss would be compiled separately."""
+    """Like `_transformed`, but without jit. There is no loss function, because each operation of it would be compiled
+    separately.
+    """
     everything = {**split.mapped, **split.shared}
     of = {name: x for name, x in everything.items() if name in DIFFERENTIATED}
     run = lambda wanted: attention({**everything, **wanted})
@@ -105,7 +107,7 @@ def _eager(attention: Any, split: Split, has_dlse: bool) -> Any:
 
 
 def _transformed(loss: Any, transform: str, split: Split) -> Any:
-    """Returns ((gradients of mapped arrays, of shared arrays), (o, lse))."""
+    """Returns ((gradients of mapped arrays, gradients of shared arrays), (o, lse))."""
     groups = (split.mapped, split.shared)
     of = tuple({n: x for n, x in group.items() if n in DIFFERENTIATED} for group in groups)
     rest = tuple({n: x for n, x in group.items() if n not in have} for group, have in zip(groups, of))
@@ -134,7 +136,7 @@ def _transformed(loss: Any, transform: str, split: Split) -> Any:
 
 
 def _scanned(one: Any, wanted: Any, others: Any) -> Any:
-    """Computes the parts one after another. Backward recomputes each."""
+    """Computes the parts one after another in a scan. Backward recomputes each part."""
 
     def step(sum_so_far: Any, part: Any) -> Any:
         value, results = jax.checkpoint(one)((part[0], wanted[1]), (part[1], others[1]))

@@ -1,4 +1,4 @@
-"""The node tests for Attention from ONNX's test suite, made in this process."""
+"""Makes the node tests for Attention of ONNX's test suite in this process."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-# The numbers are for onnx 1.23, which has 93 tests. Its expected bf16 results are rounded to bf16 after every
-# operation, and the tests' rtol of 1e-3 is less than one bf16 rounding, 3.9e-3. attend rounds once and is closer to
-# float64.
+# onnx 1.23 has 93 tests. Its expected bf16 results are rounded to bf16 after every operation. attend rounds once, so
+# its results are closer to float64, but may differ from the expected ones by more than the tests' rtol of 1e-3. One
+# bf16 rounding is 3.9e-3.
 COUNT = 93
 ROUNDED_OFTENER = {
     "test_attention_3d_causal_bf16",
@@ -24,7 +24,7 @@ ROUNDED_OFTENER = {
 class Case(NamedTuple):
     name: str
     model: Any
-    inputs: dict[str, np.ndarray]  # by the operator's input names
+    inputs: dict[str, np.ndarray]  # the arrays by the names of the operator's inputs
     outputs: dict[str, np.ndarray]
     attributes: dict[str, Any]
     rtol: float
@@ -33,12 +33,12 @@ class Case(NamedTuple):
 
 @functools.cache
 def cases() -> dict[str, Case]:
-    """Returns all tests by name, except those in which the operator is expanded into others."""
+    """Returns {name: test}, without tests in which the operator is expanded into other operators."""
     import onnx
     from onnx.backend.test.case import node
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the suite computes with infinities
+        warnings.simplefilter("ignore")  # the suite computes with infinities, for which NumPy warns
         collected = node.collect_testcases("Attention")
     found = {}
     for case in collected:
@@ -59,7 +59,7 @@ def cases() -> dict[str, Case]:
 
 
 def passes(case: Case, results: dict[str, np.ndarray]) -> bool:
-    """Returns whether all outputs have the expected dtype and shape, and values within the test's bounds."""
+    """Returns whether all outputs have the expected dtype and shape, and values within the tolerances of the test."""
     assert results.keys() == case.outputs.keys()
     for name, expected in case.outputs.items():
         found = results[name]
@@ -71,7 +71,7 @@ def passes(case: Case, results: dict[str, np.ndarray]) -> bool:
 
 
 def exact(case: Case, y: np.ndarray) -> np.ndarray:
-    """Returns Y in float64, computed by onnx's reference of the operator from the same inputs."""
+    """Returns the output Y in float64, computed from the same inputs by onnx's reference implementation."""
     from onnx.reference.ops.op_attention import _compute_attention
 
     wide = {name: x.astype(np.float64) if x.dtype.kind in "fV" else x for name, x in case.inputs.items()}

@@ -1,4 +1,4 @@
-"""Random problems from a case of the covering array, as NumPy arrays in (batch, heads, seqlen, head_dim)."""
+"""Makes random problems from the cases of the covering array, with NumPy arrays (batch, heads, seqlen, head_dim)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def dtype_of(name: str) -> Any:
 
 
 def make(case: dict[str, Any], rng: np.random.Generator) -> Problem:
-    """Returns the problem of a case, with inputs already rounded to its dtype."""
+    """Returns the problem of a case. Its inputs are rounded to the dtype of the case."""
     dtype = dtype_of(case["dtype"])
     (heads_q, heads_k), (seqlen_q, seqlen_k) = case["heads"], case["seqlens"]
     head_dim, head_dim_v = case["head_dims"]
@@ -55,7 +55,7 @@ def make(case: dict[str, Any], rng: np.random.Generator) -> Problem:
     of_heads = {"heads": (heads_q,), "batch": (batch, heads_q)}
     slopes_shape, sinks_shape = (of_heads.get(case.get(name)) for name in ("alibi", "sinks"))
     if case["bias"] == "rows":
-        sinks_shape = None  # refused with a bias of one column
+        sinks_shape = None  # attend refuses sinks with a bias of one column
     wide = np.float64 if case["dtype"] == "f64" else np.float32
     lse_shape = (batch, heads_q, seqlen_q)
     return Problem(
@@ -87,12 +87,15 @@ def options_of(p: Problem, seed: int) -> dict[str, Any]:
         "alibi_slopes": p.alibi_slopes,
         "dropout_p": p.dropout_p,
         "seed": seed,
-        **({} if p.sinks is None else {"sinks": p.sinks}),  # rings do not support them
+        # Rings do not support sinks, so the key is absent without them.
+        **({} if p.sinks is None else {"sinks": p.sinks}),
     }
 
 
 def dropout_pattern(p: Problem, seed: int) -> np.ndarray:
-    """Returns which entries dropout keeps, read from a problem with equal probabilities and the identity as v."""
+    """Returns which entries dropout keeps. They are read from the result of a problem with equal probabilities and the
+    identity matrix as v.
+    """
     batch, heads_q, seqlen_q, _ = p.q.shape
     seqlen_k = p.k.shape[2]
     if seqlen_q == 0 or seqlen_k == 0:
@@ -103,9 +106,9 @@ def dropout_pattern(p: Problem, seed: int) -> np.ndarray:
 
 
 def laid_out(x: np.ndarray, layout: str, strides: str) -> np.ndarray:
-    """Returns the same values in the order of `layout`, with the memory layout `strides`."""
+    """Returns an array with the same values, with the dimension order `layout` and the memory layout `strides`."""
     x = np.ascontiguousarray(x.swapaxes(1, 2) if layout == "bshd" else x)
-    if strides == "packed":  # a third of a tensor that holds q, k and v side by side
+    if strides == "packed":  # one third of a tensor that contains q, k and v next to each other
         host = np.zeros((*x.shape[:2], 3, *x.shape[2:]), x.dtype)
         host[:, :, 1] = x
         return host[:, :, 1]

@@ -1,4 +1,4 @@
-"""Small examples of the files that the commands of attend.bench write."""
+"""Small examples of the result files of attend.bench's commands."""
 
 WHAT = {"experiment": "seed", "implementation": "cpu", "library": "attend", "device": "cpu", "dtype": "f32"}
 ROW = WHAT | {"mode": "forward", "B": 1, "H": 1, "S": 64, "D": 64, "causal": False, "ms": 1.0, "tflops": 0.1}

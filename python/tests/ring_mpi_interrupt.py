@@ -1,5 +1,5 @@
-"""Run by mpirun (test_ring_interrupt.py): one rank of a ring is interrupted repeatedly, each time on a new
-communicator.
+"""Interrupts one rank of a ring repeatedly, each time on a new communicator. test_ring_interrupt.py runs this program
+with mpirun.
 """
 
 import random
@@ -16,7 +16,7 @@ from mpi4py import MPI
 
 
 def outcome(comm: MPI.Comm, interrupted: int, after: float) -> str:
-    """Returns the exception that ended a call. The next call must end too."""
+    """Returns the exception that ended a call. Also checks that the next call ends."""
     ring.attention(*[np.ones((1, 1, 8, 8), np.float32)] * 3, comm=comm)
     q = np.random.default_rng(0).standard_normal((1, 2, 1024, 64)).astype(np.float32)
 
@@ -28,7 +28,7 @@ def outcome(comm: MPI.Comm, interrupted: int, after: float) -> str:
             call_until_interrupted(call, after)
         while True:
             call()
-    except BaseException as error:  # noqa: BLE001 (which one it is, the ranks compare)
+    except BaseException as error:  # noqa: BLE001 (the ranks compare which error it is)
         text = f"{type(error).__name__}: {error}"
     try:
         ring.attention(q, q, q, comm=comm)
@@ -38,7 +38,9 @@ def outcome(comm: MPI.Comm, interrupted: int, after: float) -> str:
 
 
 def check_that_memory_in_use_is_kept() -> None:
-    """Interrupts right after a message has begun, before Python has its request."""
+    """Interrupts immediately after a message has begun, before Python has stored its request. MPI still uses the
+    memory, which must not be freed.
+    """
     used = []
 
     def begin(buffer: list, peer: int, channel: int) -> None:
@@ -57,7 +59,7 @@ def main() -> None:
     check_that_memory_in_use_is_kept()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     world = MPI.COMM_WORLD
-    times = random.Random(int(sys.argv[1]))  # the same on every rank
+    times = random.Random(int(sys.argv[1]))  # the random numbers are the same on every rank
     for _ in range(int(sys.argv[2])):
         interrupted, after = times.randrange(world.size), times.uniform(0.0, 0.4)
         found = world.allgather(outcome(world.Dup(), interrupted, after))

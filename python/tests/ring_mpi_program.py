@@ -1,4 +1,6 @@
-"""Run by mpirun (test_ring_mpi.py): attend.ring with NumPy arrays on MPI communicators. Exits with 1 on an error."""
+"""Tests attend.ring with NumPy arrays on MPI communicators. test_ring_mpi.py runs it with mpirun. Exits with 1 if a
+check fails.
+"""
 
 import sys
 
@@ -14,7 +16,7 @@ OPTIONS = dict(causal=True, softcap=3.0, dropout_p=0.2, seed=9)
 
 def main() -> None:
     comm = MPI.COMM_WORLD
-    rng = np.random.default_rng(int(sys.argv[1]))  # the same on every rank
+    rng = np.random.default_rng(int(sys.argv[1]))  # the random numbers are the same on every rank
     q, k, v, dout = (rng.standard_normal((2, heads, 29, 16)).astype(np.float32) for heads in (4, 2, 2, 4))
     o, lse = attend.attention(q, k, v, return_lse=True, **OPTIONS)
     dq, dk, dv = attend.backward(dout, q, k, v, o, lse, **OPTIONS)
@@ -54,7 +56,7 @@ def check_packed(comm: MPI.Comm, rng: np.random.Generator) -> None:
 
 
 def check_refusal(comm: MPI.Comm, mine: list[np.ndarray]) -> None:
-    """Every rank must raise the same line, and the ring must work afterwards."""
+    """Checks a refused call. Every rank must raise the same one-line error, and the ring must work afterwards."""
     texts = []
     for options in (dict(causal=comm.rank == 1), dict(softcap=-1.0 if comm.rank == 1 else 0.0), dict(compute="nobody")):
         try:
@@ -66,7 +68,9 @@ def check_refusal(comm: MPI.Comm, mine: list[np.ndarray]) -> None:
 
 
 def check_front_end(comm: MPI.Comm, mine: list[np.ndarray]) -> None:
-    """Python refuses arguments on one rank before it calls the library. All ranks must raise the same line."""
+    """Checks arguments that Python refuses on one rank before it calls the library. All ranks must raise the same
+    one-line error.
+    """
     q, k, v = mine
     last = comm.size - 1
     wrong = (
@@ -115,10 +119,11 @@ def check_front_end(comm: MPI.Comm, mine: list[np.ndarray]) -> None:
 
 
 def check_drawn_seeds(comm: MPI.Comm) -> None:
-    """Without a seed, all ranks must use the seed that rank 0 draws, and each call a new one."""
+    """Checks calls without a seed. All ranks must use the seed that rank 0 draws, and each call must use a new seed."""
     ones = np.ones((1, 2, 24, 8), np.float32)
     q = ring.shard(ones, 2, rank=comm.rank, size=comm.size)
-    eye = np.broadcast_to(np.eye(24, dtype=np.float32), (1, 2, 24, 24))  # o holds the remaining weights of each row
+    # With this v, o contains the softmax weights of each row after dropout.
+    eye = np.broadcast_to(np.eye(24, dtype=np.float32), (1, 2, 24, 24))
     v = ring.shard(eye, 2, rank=comm.rank, size=comm.size)
     found = [ring.unshard(ring.attention(q, q, v, comm=comm, dropout_p=0.5), 2, comm=comm) > 0 for _ in range(2)]
     assert not np.array_equal(*found)

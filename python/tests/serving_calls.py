@@ -1,7 +1,7 @@
 """Small calls of attend.decode and attend.append: usual, unusual and invalid ones.
 
-Each entry of a table returns the arguments that differ from a valid call. Every call of a function here makes new
-arguments.
+Each entry of a table is a function that returns the arguments which differ from those of a valid call. It returns new
+arrays each time.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ def rotary(torch, device="cpu", **fields):
 
 
 def packed(given):
-    """Returns the arguments with one row of q for each sequence, and offsets."""
+    """Returns the arguments in packed form: one row of q for each sequence, and offsets."""
     return given | {"q": given["q"][:, :, 0], "cu_seqlens_q": given["seqlens_k"].new_tensor([0, 1, 2])}
 
 
-# Usual calls, as differences from decode(**small()).
+# Usual calls: the arguments that differ from decode(**small()).
 USUAL = {
     "nothing": lambda torch, x: {},
     "capacity": lambda torch, x: {"seqlens_k": None},
@@ -86,7 +86,7 @@ USUAL = {
 }
 
 
-# Calls that only the Python code handles, with the same result.
+# Calls that only the Python code handles. Their results must be the same.
 UNUSUAL = {
     "a number of NumPy": lambda torch, x: {"seqlens_k": np.int32(7)},
     "a flag for a number": lambda torch, x: {"seqlens_k": True},

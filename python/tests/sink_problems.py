@@ -1,16 +1,20 @@
-"""Problems with sinks, and their attention by definition: a softmax in float64 with one more column."""
+"""Makes problems with sinks, and computes their attention by the definition: a softmax in float64 with one more
+column.
+"""
 
 import numpy as np
 
 BATCH, HEADS, HEADS_K, DIM = 2, 4, 2, 16
 SHAPES = [(HEADS,), (BATCH, HEADS)]
-# Relative to the largest entry: p, o and the result are each rounded once to 16 bits.
+# Allowed errors relative to the largest entry. In 16 bits, p, o and the result are each rounded once.
 BUDGETS = {"float32": 2e-6, "float16": 2.0**-9, "bfloat16": 2.0**-6}
 LENGTHS = ((3, 5), (0, 4), (17, 9), (6, 0), (40, 70))  # (rows, keys)
 
 
 def standard(q, k, v, sinks, causal=False):
-    """Returns o and lse by the definition: the column takes its share of each row and has no value."""
+    """Returns o and lse by the definition. The column of the sink takes a share of the softmax of each row and has no
+    value.
+    """
     import torch
 
     k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
@@ -25,7 +29,7 @@ def standard(q, k, v, sinks, causal=False):
 
 
 def inputs(torch, device, rows, keys, dtype="float32", heads_k=HEADS_K):
-    """Returns q, k, v, the weights of o and the weights of lse."""
+    """Returns q, k, v, and weights of o and of lse, which are used as the gradients dout and dlse."""
     shapes = ((HEADS, rows, DIM), (heads_k, keys, DIM), (heads_k, keys, DIM), (HEADS, rows, DIM))
     tensors = [torch.randn(BATCH, *shape, device=device).to(getattr(torch, dtype)) for shape in shapes]
     return (*tensors, torch.randn(BATCH, HEADS, rows, device=device))
@@ -45,13 +49,13 @@ def gradients(call, tensors, dout, dlse):
 
 
 def size_of_dsinks(o, lse, sinks, dout, dlse):
-    """Returns the sum of the magnitudes of the terms of dsinks, which cancel."""
+    """Returns the sum of the magnitudes of the terms of dsinks. The terms themselves cancel."""
     terms = (sinks[..., None] - lse).exp() * (dlse.abs() + (dout.abs() * o.abs()).sum(-1))
     return terms.sum(-1).sum_to_size(sinks.shape)
 
 
 def assert_same(found, want, dtype, dout, dlse, sinks):
-    """Compares `found`, as `gradients` returns it with the gradient of sinks last, with `want`, the same in float64."""
+    """Compares `found`, a result of `gradients` whose last entry is dsinks, with `want`, the same result in float64."""
     o, lse = want[:2]
     sizes = [x.abs().max() for x in want[:-1]]
     sizes.append(size_of_dsinks(o, lse, sinks.double(), dout.double(), dlse.double()))
@@ -72,7 +76,7 @@ def truth(tensors, sinks, dout, dlse, causal):
 
 
 def packed(torch, device, dtype="float32"):
-    """Returns q, k, v, the weights of o and of lse, and the offsets."""
+    """Returns packed q, k and v, the weights of o and of lse, and the offsets."""
     total_q, total_k = (sum(x) for x in zip(*LENGTHS))
     shapes = ((total_q, HEADS, DIM), (total_k, HEADS_K, DIM), (total_k, HEADS_K, DIM), (total_q, HEADS, DIM))
     tensors = [torch.randn(shape, device=device).to(getattr(torch, dtype)) for shape in shapes]

@@ -1,4 +1,4 @@
-"""attend replaces torch's scaled_dot_product_attention, and is removed again."""
+"""Tests that attend.activate replaces torch's scaled_dot_product_attention and that restore undoes it."""
 
 import contextlib
 
@@ -15,7 +15,7 @@ from attend.torch import _activate, _operators
 
 @pytest.fixture
 def calls(torch, monkeypatch):
-    """Activates attend and returns a list of the attend functions that ran."""
+    """Activates attend and returns a list, to which each call adds the attend function that ran."""
     seen = []
     for name in ("fill_forward", "fill_backward"):
         plain = getattr(_operators, name)
@@ -93,8 +93,8 @@ def test_compiled(torch, calls):
 @pytest.mark.parametrize("seqlens", [(9, 9), (5, 12), (12, 5)])
 @pytest.mark.parametrize("dropout_p", [0.0, 0.4])
 def test_the_functions_behind_the_cuda_operators(torch, dropout_p, seqlens):
-    """Calls the code behind the CUDA operators with CPU tensors, where causal is bottom right. That the dispatcher
-    calls it can only be tested on a GPU.
+    """Calls the implementation of the CUDA operators, in which causal is aligned bottom right, with CPU tensors. Only a
+    test on a GPU can show that the dispatcher calls it.
     """
     (q, k, v), _ = inputs(torch, "cpu", seqlens=seqlens)
     plain = [x.detach() for x in (q, k, v)]
@@ -130,15 +130,17 @@ LAYOUTS = {
 
 
 def described(x):
-    """Returns what a compiler assumes about a result: a number, or a tensor's shape, strides and dtype."""
+    """Returns the properties of a result that a compiler relies on: a number, or the shape, strides and dtype of a
+    tensor.
+    """
     return (x.shape, x.stride(), x.dtype) if hasattr(x, "stride") else x
 
 
 @pytest.mark.parametrize("dropout_p", [0.0, 0.3])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_results_are_what_torchs_meta_functions_say(torch, layout, dropout_p):
-    """torch.compile plans memory from the meta functions. With other strides, shapes or dtypes, compiled code would
-    fail.
+    """torch.compile plans memory from torch's meta functions. If attend's results had other strides, shapes or dtypes,
+    compiled code would fail.
     """
     q, k, v = (LAYOUTS[layout](torch, 2, 4, n, 8) for n in (9, 12, 12))
     meta = [x.to("meta") for x in (q, k, v)]
@@ -220,7 +222,8 @@ def test_both_alignments_on_a_gpu(torch, calls, variant, seqlens):
     tensors = half_inputs(torch, *seqlens)
     mask = getattr(bias, variant)(*seqlens)
     is_lower = variant == "causal_lower_right"
-    with flash_only(torch) if is_lower else contextlib.nullcontext():  # flash attention lacks the other alignment
+    # Flash attention does not support the other alignment.
+    with flash_only(torch) if is_lower else contextlib.nullcontext():
         found = torch.nn.functional.scaled_dot_product_attention(*tensors, attn_mask=mask)
     check_against_float64(torch, found, tensors, torch.randn_like(found), attn_mask=mask._materialize("cuda"))
     if is_lower:
@@ -262,7 +265,9 @@ def test_an_encoder_compiled_on_a_gpu(torch, calls):
 
 
 def test_a_graph_of_torchs_front_door(torch, calls):
-    """Every result of the operator is on the GPU, so a graph can be captured, and it reads new values of its inputs."""
+    """Every result of the operator is on the GPU. A graph can therefore be captured, and each replay reads the present
+    values of its inputs.
+    """
     if not torch.cuda.is_available():
         pytest.skip("no GPU here")
     q, k, v = (x.detach() for x in half_inputs(torch, 130, 130))

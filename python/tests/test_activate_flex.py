@@ -1,4 +1,4 @@
-"""attend replaces torch's flex_attention, and is removed again."""
+"""Tests that attend.activate replaces torch's flex_attention and that restore undoes it."""
 
 import copy
 import warnings
@@ -18,7 +18,7 @@ from torch.nn.attention.flex_attention import flex_attention as imported_before
 
 @pytest.fixture
 def calls(monkeypatch):
-    """Activates attend and returns a list of the texts that ran in attend."""
+    """Activates attend and returns a list, to which each call adds the text that ran in attend."""
     seen = []
     plain = _score.run_forward
     monkeypatch.setattr(_score, "run_forward", lambda score, *rest: seen.append(score.text) or plain(score, *rest))
@@ -118,7 +118,9 @@ def test_a_function_that_calls_it_and_is_compiled(calls):
 
 
 def test_new_functions_at_each_call_of_what_is_compiled(calls):
-    """Models make a new function at each call, more of them than a compiler would compile for."""
+    """A model may make a new score function in each call. There are more functions than a compiler would compile
+    separately.
+    """
     given = tensors(torch.float32)
     compiled = torch.compile(imported_before, backend="eager")
     for n in range(12):
@@ -131,7 +133,7 @@ def test_new_functions_at_each_call_of_what_is_compiled(calls):
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
 def test_a_whole_graph(calls, backend):
-    """With torch's mask, both passes, and again with other values."""
+    """The complete model with torch's mask is one graph. Forward and backward run, and run again with other values."""
     table = torch.randn(HEADS, requires_grad=True)
 
     def run(q, k, v):
@@ -144,7 +146,7 @@ def test_a_whole_graph(calls, backend):
         given = [(x * factor).requires_grad_() for x in tensors(torch.float32)]
         exact = [x.detach().double().requires_grad_() for x in given]
         there = table.detach().double().requires_grad_()
-        mod = lambda s, b, h, q, k: s + there[h] * k / 50  # noqa: B023 (called here)
+        mod = lambda s, b, h, q, k: s + there[h] * k / 50  # noqa: B023 (called in the same iteration)
         o, want = compiled(*given), reference(*exact, score_mod=mod, mask_mod=causal)[0]
         check("o", 1e-5, o, want)
         found = torch.autograd.grad(o.sum(), [*given, table])
@@ -228,7 +230,7 @@ def batch_of_tokens():
     mask = torch.ones_like(ids)
     mask[0, :4] = 0
     labels = ids.clone()
-    labels[0, :5] = -100  # also the first token's: it would be predicted from padding, whose rows see no key
+    labels[0, :5] = -100  # this includes the first token, which would be predicted from padding, whose rows see no key
     return ids, mask, labels
 
 
@@ -236,7 +238,7 @@ def test_a_model_of_hugging_face_gives_the_same_logits(calls, model):
     ids, mask, _ = batch_of_tokens()
     with torch.no_grad():
         found = model.eval()(ids, attention_mask=mask).logits
-        assert len(calls) == 2  # one per layer
+        assert len(calls) == 2  # one call for each layer
         attend.restore()
         with torch.compiler.set_stance("force_eager"):
             want = model(ids, attention_mask=mask).logits
@@ -268,7 +270,7 @@ def test_a_model_of_hugging_face_is_trained(calls, model):
 
 
 def test_a_model_of_hugging_face_is_compiled(calls, model):
-    """Not as one graph, because transformers breaks the graph where it makes the mask."""
+    """The model is not compiled as one graph, because transformers breaks the graph where it makes the mask."""
     ids, mask, labels = batch_of_tokens()
     compiled = torch.compile(model.train(), backend="aot_eager")
     found, want = (x(ids, attention_mask=mask, labels=labels).loss for x in (compiled, model))

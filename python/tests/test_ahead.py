@@ -1,4 +1,6 @@
-"""Backward's kernels for a score or mask are compiled on a thread while forward compiles its kernels."""
+"""Tests that the kernels of backward for a score or mask are compiled on a thread while forward compiles its
+kernels.
+"""
 
 import os
 import subprocess
@@ -141,7 +143,7 @@ def test_only_a_call_with_a_gradient_begins(torch, monkeypatch):
     plain = tensors(torch, *[(1, 2, 9, 8)] * 3, (2, 16), requires_grad=False)
     assert keys_of(monkeypatch, *plain) == []
     seen = {keys_of(monkeypatch, *[x.clone().requires_grad_(i == n) for i, x in enumerate(plain)])[0] for n in range(4)}
-    assert len(seen) == 2  # what matters is which captures have a gradient, not which of q, k and v
+    assert len(seen) == 2  # the key depends on which captures have a gradient, not on which of q, k and v have one
     bias = torch.zeros(9, 9, requires_grad=True)
     assert len(keys_of(monkeypatch, *plain, extras=Extras(bias=bias))) == 1
 
@@ -208,7 +210,7 @@ def test_places_are_laid_out_as_the_tensors_of_backward(torch, monkeypatch, how)
 
     (*real, _stream), found = calls[0], made_up.args
     assert (found[1], found[2], found[11]) == (real[1], ("table",), real[11]) and real[2] == found[2]
-    for i in (0, 3, 9, 10):  # captures, their gradients, the named tuples of gradients and extras
+    for i in (0, 3, 9, 10):  # these arguments are captures, their gradients, and the named tuples Gradients and Extras
         assert list(found[i]) == [described(x) for x in real[i]], i
     assert list(found[4:9]) == [described(x) for x in real[4:9]]
 
@@ -233,4 +235,4 @@ def test_no_tensor_is_held(torch):
     counts = [sys.getrefcount(x) for x in (q, k, v, table)]
     prepare = _score.preparation(score, q, k, v, NO_EXTRAS, Settings(), score.captures)
     assert [sys.getrefcount(x) for x in (q, k, v, table)] == counts
-    prepare()  # on the CPU there is nothing to do
+    prepare()  # has nothing to compile on the CPU

@@ -1,4 +1,4 @@
-"""attend.append against float64, and a decode that appends before it reads."""
+"""Tests of attend.append, and of a decode that appends before it reads. The results are compared with float64."""
 
 import os
 import subprocess
@@ -18,16 +18,18 @@ from attend._serving import Numbers, Tensors
 pytestmark = pytest.mark.usefixtures("poisoned_numpy")
 
 CASES = [case for seed in (SEED, SEED + 1) for case in covering.cases(OPTIONS, seed)]
-ROUNDOFF = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}  # one rounding
+ROUNDOFF = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}  # relative error of one rounding
 
 
 def assert_close(found, want, what):
-    """Compares exactly if `want` has the dtype of the result, because a row that is only copied keeps its bits."""
+    """Compares two arrays. If `want` has the dtype of the result, the row was only copied, and the bits must be
+    equal.
+    """
     if want.dtype == found.dtype:
         assert np.array_equal(found, want), what
         return
     error = np.abs(found.astype(np.float64) - want)
-    size = np.abs(want).max(initial=1.0)  # float32 sums lose a few bits of it
+    size = np.abs(want).max(initial=1.0)  # errors of float32 sums are a few roundings of this size
     share = (error / (1.01 * ROUNDOFF[found.dtype.name] * np.abs(want) + 2.0**-20 * size)).max(initial=0.0)
     assert share <= 1, f"{what}: error {error.max():.3g}, {share:.3g} of its budget"
 
@@ -320,7 +322,8 @@ def test_a_compiled_loop_counts_by_numbers(rng, torch):
         found = compiled(q, k, v, *caches, length)
         assert torch.equal(found, step(q, k, v, k_cache, v_cache, length))
     assert torch.equal(caches[0], k_cache)
-    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 2  # the number, then a symbol for all numbers
+    # One graph for the first number, and one with a symbol for all other numbers.
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 2
 
 
 def test_the_operators_are_what_torch_expects(rng, torch):

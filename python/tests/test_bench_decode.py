@@ -1,4 +1,6 @@
-"""python -m attend.bench decode: small runs on the CPU. Plain formulas replace the peers that need a GPU."""
+"""Tests of python -m attend.bench decode with small runs on the CPU. Unfused attention replaces the peers that need a
+GPU.
+"""
 
 import dataclasses
 import functools
@@ -124,7 +126,7 @@ def test_attend_that_refuses_fails_and_a_peer_is_left_out(sides, monkeypatch, tm
     monkeypatch.setattr(attend, "decode", refuse)
     status, data = run(tmp_path / "d.json", "--batch", "1", "--seqlen", "32")
     assert status == 1 and "FAILED:\n  attend 1x32 warm: ValueError: not for me" in capsys.readouterr().out
-    assert [row["us"] is None for row in data["rows"]] == [False, True]  # torch was timed
+    assert [row["us"] is None for row in data["rows"]] == [False, True]  # only torch was timed
 
 
 def test_a_problem_without_memory_is_left_out(torch, monkeypatch, tmp_path, capsys):
@@ -191,7 +193,7 @@ def problem(sides, setting, **more):
 
 
 class FakeFlashInfer:
-    """Takes the wrapper's arguments and layouts, and computes with attend over the given pages."""
+    """Has the arguments and layouts of FlashInfer's wrapper, and computes with attend over the given pages."""
 
     planned = 0
 
@@ -235,7 +237,7 @@ def test_flashinfer_is_told_of_the_same_pages(sides, page_size, lengths, cache):
     difference, errors = decode_turns.compare(one)
     assert errors == {} and difference["flashinfer cores"] <= 1e-2
     one.sides["flashinfer cores"](one.cache_of("attend"))
-    assert FakeFlashInfer.planned == before + 1  # at the first call, which no graph captures
+    assert FakeFlashInfer.planned == before + 1  # the plan was made in the first call, which is not captured
 
 
 def test_peers_on_a_gpu_have_what_the_problem_needs(sides, monkeypatch):
@@ -312,7 +314,7 @@ def test_the_fastest_way_of_a_library_stays(sides):
 
 
 def test_on_a_gpu_graphs_take_turns(sides, monkeypatch):
-    """Tests everything except the graphs and the kernels, which are replaced."""
+    """Tests the timing on a GPU. Graphs and kernels are replaced by fakes."""
     from attend._measure import decode_problem, decode_turns
 
     class Graph:

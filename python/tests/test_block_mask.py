@@ -1,4 +1,4 @@
-"""Custom masks as tiles, against the same mask as an array of bools."""
+"""Tests of custom masks. The results are compared with those of the same mask as an array of bools."""
 
 import copy
 

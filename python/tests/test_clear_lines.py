@@ -1,4 +1,6 @@
-"""Invalid arguments, also some that were once read before they were checked: each gives one line, or works."""
+"""Tests of unusual and invalid arguments, some of which were once read before they were checked. Each call works or
+raises a one-line error.
+"""
 
 import pytest
 
@@ -172,7 +174,9 @@ def test_gradients_of_wrong_shapes_are_refused_without_memory_too(torch):
 
 
 def test_every_argument_has_to_be_where_q_is(torch):
-    """If one tensor has no memory, the dispatcher computes nothing and returns uninitialised memory."""
+    """A tensor on the meta device must be refused. If one argument is such a tensor, torch's dispatcher computes
+    nothing and returns uninitialised memory.
+    """
     x = torch.randn(2, 4, 9, 8)
     far = x.to("meta")
     for name in ("k", "v", "bias", "mask", "alibi_slopes", "sinks"):

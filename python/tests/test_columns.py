@@ -1,5 +1,5 @@
-"""Biases and masks of one column equal the same column repeated over the keys, with memory that grows only with the
-rows.
+"""Tests that biases and masks of one column equal the same column repeated over the keys, and that their memory grows
+only with the number of rows.
 """
 
 import subprocess
@@ -29,7 +29,7 @@ OPTIONS = {
 
 
 def repeated(x):
-    """Returns the array with its column repeated for every key, so that the library needs no special case."""
+    """Returns the array with its column repeated for every key. The library treats it as an ordinary bias or mask."""
     return None if x is None else np.ascontiguousarray(np.broadcast_to(x, (*x.shape[:-1], SK)))
 
 
@@ -40,7 +40,7 @@ def inputs(rng, layout="bhsd", dtype=np.float32):
 
 
 def columns(rng, shape, kinds):
-    """Returns {option: column}, with some rows hidden if there are many."""
+    """Returns {option: column}. If there are many rows, some are hidden."""
     found = {}
     if "bias" in kinds:
         found["bias"] = rng.standard_normal(shape).astype(np.float32)
@@ -111,7 +111,9 @@ def test_torch_with_autograd(torch, device, rng, options, kinds):
 
 
 def test_large_finite_biases_hide_nothing_and_lose_nothing(torch, device, rng):
-    """With a bias of -1e9, float32 cannot represent the rest of lse, so backward must not depend on it."""
+    """If a bias of -1e9 is added to lse, float32 cannot represent the other digits of lse. Backward must not depend on
+    that sum.
+    """
     q, k, v, dout = (torch.from_numpy(x).to(device).requires_grad_() for x in inputs(rng))
     want = attend.attention(q, k, v)
     wanted = torch.autograd.grad(want, (q, k, v), dout)
@@ -138,7 +140,7 @@ def test_16_bit_biases_have_the_exact_gradient(torch, device, rng):
 
 @pytest.mark.parametrize("frame", ["numpy", "torch"])
 def test_what_hidden_rows_hold_reaches_nothing(rng, frame):
-    """The last row and key hold NaN, like padding, and the row is hidden. On the CPU no other result changes."""
+    """The last row and key contain NaN, like padding, and the row is hidden. On the CPU no other result may change."""
     q, k, v, dout = inputs(rng)
     q, dout = (np.pad(x, ((0, 0), (0, 0), (0, SK - SQ), (0, 0))) for x in (q, dout))
     for x in (q, k, v, dout):
@@ -291,7 +293,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 
 @pytest.mark.parametrize("frame", ["numpy", "torch"])
 def test_memory_grows_with_the_rows_alone(frame):
-    """Repeated over the keys, the mask of 2^14 rows would take 256 MiB and the bias 1 GiB."""
+    """If they were repeated over the keys, the mask of 2^14 rows would need 256 MiB and the bias 1 GiB."""
     pytest.importorskip(frame, reason=f"{frame} is not installed")
     done = subprocess.run(
         [sys.executable, "-c", MEMORY.format(frame=frame)], capture_output=True, text=True, check=True

@@ -1,4 +1,6 @@
-"""Serving by transformers with attend as the attention: the same tokens as eager, from every cache."""
+"""Tests of transformers' generation with attend as the attention, which must give the same tokens as eager attention
+with every cache.
+"""
 
 import copy
 import itertools
@@ -39,10 +41,10 @@ KINDS = {
 
 
 def model_of(kind):
-    """Returns a model. gpt_oss has sinks and sliding windows."""
+    """Returns a small model. The model gpt_oss has sinks and sliding windows."""
     model_class, config = KINDS[kind]()
     model = small_models.built(model_class, config, "eager").eval()
-    model.generation_config.eos_token_id = None  # the number of tokens is fixed
+    model.generation_config.eos_token_id = None  # generation always produces the same number of tokens
     return model
 
 
@@ -52,7 +54,7 @@ def prompts_of(torch):
 
 
 def words(torch, model, prompts, **options):
-    """Returns the continuation of each prompt, generated alone."""
+    """Returns the generated tokens of each prompt, without batching."""
     found = []
     for prompt in prompts:
         ids = torch.tensor([prompt])
@@ -66,7 +68,9 @@ def generation_config():
 
 
 def batched(model, prompts, **options):
-    """Generates from a pool with pages of 8 tokens, in batches of at most 32 tokens. Long prompts are split."""
+    """Generates by continuous batching, with pages of 8 tokens and batches of at most 32 tokens, so that long prompts
+    are split.
+    """
     pool = transformers.ContinuousBatchingConfig(page_size=8, num_blocks=64, max_batch_tokens=32, **options)
     found = model.generate_batch(prompts, generation_config=generation_config(), continuous_batching_config=pool)
     assert not [x.error for x in found.values() if x.error]
@@ -101,7 +105,7 @@ def test_the_tokens_of_eager_from_a_dense_cache(torch, kind, cache):
     ours.generation_config.eos_token_id = None
     ids = torch.randint(1, 50, (3, 11), generator=torch.Generator().manual_seed(1))
     mask = torch.ones_like(ids)
-    mask[0, :6], mask[1, :3] = 0, 0  # of different lengths
+    mask[0, :6], mask[1, :3] = 0, 0  # padding of different lengths
     options = dict(attention_mask=mask, max_new_tokens=TOKENS, do_sample=False, cache_implementation=cache)
     with torch.no_grad():
         assert torch.equal(ours.generate(ids, **options), eager.generate(ids, **options))
@@ -114,7 +118,8 @@ def test_the_tokens_of_eager_from_pages(torch, kind, calls):
     with attend.transformers.continuous_batching(model) as same:
         assert same is model
         assert batched(model, prompts) == want
-        # First prompts together with other requests, then only decoding. A layer with a window has no page table.
+        # The first batches contain prompts and other requests, and later batches only decode. A layer with a window has
+        # no page table.
         assert calls["attention_varlen"] > 0 and (calls["decode"] > 0) == (kind == "llama")
         calls["decode"] = 0
         assert batched(model, prompts, max_blocks_per_request=0) == want and calls["decode"] == 0
@@ -136,7 +141,7 @@ def test_the_example_of_the_page_of_serving(torch, tmp_path):
 
 
 def test_pages_beyond_the_lengths_are_not_read(torch, monkeypatch):
-    """transformers' pool starts as zeros; this one starts as NaN."""
+    """transformers fills its pages with zeros at the start. This test fills them with NaN."""
     model, prompts = model_of("llama"), prompts_of(torch)
     want = words(torch, model, prompts)
     plain = batching.PagedAttentionCache.__init__
@@ -233,7 +238,7 @@ def test_packed_rows_with_padding_behind_them(torch, window, causal):
 
 
 def test_padding_beside_sequences_with_tables(torch):
-    """A sequence without keys is padding: its table entries are -1, and nothing is written for it."""
+    """A sequence without keys is padding. Its table entries are -1, and no key is written for it."""
     q, k, v = torch.randn(1, 4, 3, 8), torch.randn(1, 2, 3, 8), torch.randn(1, 2, 3, 8)
     caches = [torch.full((3, 4, 2, 8), float("nan")) for _ in "kv"]
     for cache in caches:

@@ -1,4 +1,4 @@
-"""Promises of the package apart from numbers: errors, ownership, threads, frameworks."""
+"""Tests of the package's guarantees that are not about numbers: errors, ownership, threads, and frameworks."""
 
 import gc
 import importlib
@@ -148,7 +148,7 @@ def test_the_gil_is_released(rng):
         time.sleep(0.001)
     worker.join()
     seconds = time.perf_counter() - start
-    # If the call held the GIL, this thread would stop until the call ends.
+    # The longest pause of this thread. If the call held the GIL, the thread would stop until the call ends.
     longest = max(b - a for a, b in zip([start, *ticks], [*ticks, start + seconds]))
     assert len(ticks) >= 5 and longest < seconds / 2, f"{len(ticks)} ticks, a pause of {longest:.3f} of {seconds:.3f} s"
 
@@ -290,7 +290,9 @@ def offsets(like):
                                     ("torch", "array_api_strict")], ids=" and ".join)  # fmt: skip
 @pytest.mark.parametrize("name", KINDS)
 def test_arrays_of_two_kinds_are_refused_by_name(rng, name, frames):
-    """Otherwise the result would have one of the kinds, and the other's gradient would be lost."""
+    """Without the refusal, the result would belong to one framework, and gradients of the other framework's arrays
+    would be lost.
+    """
     q, some = (
         pytest.importorskip(f, reason=f"{f} is not installed").asarray(arrays(rng, 2, 2, 2, 8)[0]) for f in frames
     )

@@ -1,4 +1,6 @@
-"""Files, make targets and links that the pages for contributors name exist, and the version is defined in one place."""
+"""Tests that the files, make targets and links on the pages for contributors exist, and that the version is defined in
+one place.
+"""
 
 import pathlib
 import re

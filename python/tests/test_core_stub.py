@@ -1,4 +1,6 @@
-"""_core.pyi matches the extension module: names, parameters, defaults, optional arguments, and builtin types."""
+"""Tests that _core.pyi matches the extension module: names, parameters, defaults, optional arguments, and builtin
+types.
+"""
 
 import ast
 import pathlib
@@ -10,7 +12,7 @@ from attend import _core
 
 STUB = ast.parse(pathlib.Path(attend.__file__).with_name("_core.pyi").read_text())
 PLAIN = {"bool", "bytes", "dict", "float", "int", "list", "str", "tuple"}
-ASKED_FOR = {"__copy__", "__deepcopy__"}  # every class has the other special methods
+ASKED_FOR = {"__copy__", "__deepcopy__"}  # special methods that the stub must contain; every class has the others
 
 
 def functions_of(body: list[ast.stmt]) -> dict[str, ast.FunctionDef]:
@@ -20,7 +22,7 @@ def functions_of(body: list[ast.stmt]) -> dict[str, ast.FunctionDef]:
 def signature_of(function: object) -> ast.FunctionDef:
     """Returns nanobind's signature of a function without overloads."""
     ((text, *_),) = function.__nb_signature__
-    text = text.replace("\\0", "...")  # placeholder for a default
+    text = text.replace("\\0", "...")  # "\\0" stands for a default value
     (node,) = ast.parse(f"{text}: ...").body
     assert isinstance(node, ast.FunctionDef)
     return node
@@ -41,7 +43,9 @@ def takes_none(annotation: ast.expr) -> bool:
 
 
 def plain_type(annotation: ast.expr) -> str:
-    """Returns "dict" for dict[str, int], and an empty string for a type that the interpreter describes differently."""
+    """Returns the builtin type of an annotation, such as "dict" for dict[str, int]. Returns "" for a type whose name
+    differs in the interpreter.
+    """
     head = re.match(r"\w*", ast.unparse(annotation))[0]
     return head if head in PLAIN and "|" not in ast.unparse(annotation) else ""
 

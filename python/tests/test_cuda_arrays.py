@@ -1,4 +1,4 @@
-"""GPU arrays of frameworks other than torch: CuPy in its current stream, JAX through DLPack only."""
+"""Tests with GPU arrays of frameworks other than torch: CuPy in its current stream, and JAX through DLPack only."""
 
 import os
 
@@ -74,7 +74,7 @@ def test_cupys_current_stream(rng):
     stream = cupy.cuda.Stream(non_blocking=True)
     filler = cupy.zeros((6000, 6000), cupy.float32)
     with stream:
-        filler = filler @ filler @ filler @ filler  # delays the inputs
+        filler = filler @ filler @ filler @ filler  # long work that delays the inputs
         q, k, v = (cupy.asarray(x) for x in (p.q, p.k, p.v))
         o = attend.attention(q, k, v)
         twice = o * 2
@@ -91,10 +91,10 @@ def test_jaxs_late_inputs(rng):
     q, k, v = (jax.numpy.asarray(x) for x in (p.q, p.k, p.v))
     late = jax.jit(lambda filler, x: x + 0 * jax.numpy.linalg.matrix_power(filler, 20)[0, 0])
     filler = jax.numpy.zeros((4000, 4000), jax.numpy.float32)
-    jax.block_until_ready([late(filler, x) for x in (q, k, v)])  # compiles
+    jax.block_until_ready([late(filler, x) for x in (q, k, v)])  # compiles the functions
     for _ in range(5):
         o = attend.attention(*(late(filler, x) for x in (q, k, v)))
-        check("o", np.asarray(o * 2) / 2, solve(p)["o"], "f32")  # JAX reads the results
+        check("o", np.asarray(o * 2) / 2, solve(p)["o"], "f32")  # JAX computes with the result
 
 
 def test_what_is_not_contiguous_is_copied(rng):
@@ -106,12 +106,12 @@ def test_what_is_not_contiguous_is_copied(rng):
 
 def test_the_memory_comes_back(rng):
     cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
-    q = cupy.zeros((1, 16, 4096, 64), cupy.float32)  # 16 MiB
+    q = cupy.zeros((1, 16, 4096, 64), cupy.float32)  # q has 16 MiB
     for _ in range(5):
         attend.attention(q, q, q)
     cupy.cuda.Device().synchronize()
     free, _ = cupy.cuda.runtime.memGetInfo()
-    for _ in range(200):  # 3 GiB
+    for _ in range(200):  # without reuse, 200 results would need 3 GiB
         attend.attention(q, q, q)
     cupy.cuda.Device().synchronize()
     assert cupy.cuda.runtime.memGetInfo()[0] >= free - 2**28

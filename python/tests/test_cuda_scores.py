@@ -1,4 +1,4 @@
-"""Custom scores and masks on a GPU, with and without autograd."""
+"""Tests of custom scores and masks on a GPU, with and without autograd."""
 
 import os
 import subprocess
@@ -33,7 +33,7 @@ def test_attention_errs_no_more_than_a_materialised_one(torch, dtype, head_dim):
     dtype = getattr(torch, dtype)
     leaves = [normal(torch, 2, 3, 300, head_dim, dtype=dtype) for _ in range(3)]
     dout, table = normal(torch, 2, 3, 300, head_dim, dtype=dtype), normal(torch, 3, 16)
-    captures = {"table": table, "cap": 5.0}  # a number is copied to the device
+    captures = {"table": table, "cap": 5.0}  # the number is copied to the device
     found = with_gradients(torch, lambda *x: attend.attention(*x, score=TEXT, captures=captures), leaves, dout)
     baseline = with_gradients(torch, lambda *x: standard(torch, *x, table), leaves, dout)
     wide = [x.double() for x in leaves]
@@ -80,7 +80,7 @@ def test_captures_of_another_device_are_refused(torch):
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_a_learned_table_has_the_gradient_of_a_materialised_one(torch, dtype):
     torch.manual_seed(4)
-    torch.use_deterministic_algorithms(False)  # sums of the table's gradient have no fixed order
+    torch.use_deterministic_algorithms(False)  # the sums in the table's gradient have no fixed order
     dtype = getattr(torch, dtype)
     leaves = [normal(torch, 2, 3, 300, 64, dtype=dtype) for _ in range(3)]
     dout, table = normal(torch, 2, 3, 300, 64, dtype=dtype), normal(torch, 3, 16)
@@ -143,7 +143,8 @@ def test_a_block_mask_made_on_the_gpu_is_that_of_the_host(torch, where):
     captures = {"doc": document.to(where), "bias": bias.to(where), "limit": 2.5}
     same_mask(attend.make_block_mask(text, 1000, 900, captures=captures, device="cuda", **sizes), host)
     with torch.cuda.stream(torch.cuda.Stream()):
-        late = {**captures, "bias": (captures["bias"].double() * 1).to(torch.bfloat16)}  # on this stream
+        # The new bias is computed on this stream.
+        late = {**captures, "bias": (captures["bias"].double() * 1).to(torch.bfloat16)}
         same_mask(attend.make_block_mask(text, 1000, 900, captures=late, device=torch.device("cuda", 0), **sizes), host)
 
 
@@ -225,7 +226,9 @@ print(*at, compiled())
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 @pytest.mark.parametrize("case", ["score", "learned table", "mask", "learned bias", "bshd"])
 def test_what_backward_runs_is_compiled_from_forward_on(torch, tmp_path, case, dtype):
-    """A thread that fails reports nothing. Only this count shows that it prepares the kernels that backward uses."""
+    """The thread that compiles the kernels of backward does not report errors. Only this count shows that it compiles
+    the right kernels.
+    """
     done = subprocess.run(
         [sys.executable, "-c", FIRST_USE, case, dtype], env={**os.environ, "ATTEND_CACHE_DIR": str(tmp_path)},
         capture_output=True, text=True, check=False, timeout=300,

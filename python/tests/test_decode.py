@@ -1,4 +1,6 @@
-"""attend.decode against float64: every kind of cache and option, NumPy and torch, and its refusals."""
+"""Tests of attend.decode with all forms of caches and all options, for NumPy and torch, and of its refusals. The
+results are compared with float64.
+"""
 
 import itertools
 import os
@@ -24,7 +26,7 @@ CASES = [case for seed in (SEED, SEED + 1) for case in covering.cases(cache_prob
 
 
 def assert_right(p, o, lse):
-    """Compares every sequence with float64. Dead ones have o = 0 and lse = -inf."""
+    """Compares every sequence with float64. Dead sequences must have o = 0 and lse = -inf."""
     assert o.dtype == p.q.dtype and lse.dtype == np.float32
     for s, want in enumerate(p.truth()):
         found_o, found_lse = p.part(o, s), p.part(lse, s, is_lse=True)
@@ -55,7 +57,8 @@ def test_torch_tensors_give_the_same_bits(torch, index):
         by_operator = attend.decode(*tensors, return_lse=True, **options)
     assert any(event.name == "attend::decode" for event in profile.events())
     for a, b, c in zip(want, found, by_operator):
-        rows = p.options["cu_seqlens_q"][-1] if p.case["packed"] else None  # rows of no sequence are not written
+        # Rows that belong to no sequence are not written.
+        rows = p.options["cu_seqlens_q"][-1] if p.case["packed"] else None
         a, b, c = ([x[..., :rows] if x.ndim == 2 else x[:rows] for x in (a, b, c)]) if rows is not None else (a, b, c)
         assert torch.equal(cache_problems.as_torch(torch, a.copy()), b) and torch.equal(b, c)
 
@@ -85,7 +88,7 @@ def test_results_go_where_the_caller_says(rng, torch):
     q, k, v, n = small(rng)
     want = attend.decode(q, k, v, seqlens_k=n)
     room = np.full((2, 1, 4, 16), np.nan, np.float32)
-    out = room[..., :8].swapaxes(1, 2)  # with gaps, and in another order
+    out = room[..., :8].swapaxes(1, 2)  # not contiguous, and with another order of dimensions
     assert attend.decode(q, k, v, seqlens_k=n, out=out) is out
     assert np.array_equal(out, want) and np.isnan(room[..., 8:]).all()
     tensor = torch.full((2, 4, 1, 8), float("nan"))
@@ -131,7 +134,7 @@ def ints(*values):
     return np.array(values, np.int32)
 
 
-# Differences from a valid call, and the beginning of the error message.
+# The arguments that differ from those of a valid call, and the beginning of the error message.
 REFUSED = {
     "q_none": (lambda q, k, v, n: {"q": None}, "q: None, allowed an array"),
     "q_dims": (lambda q, k, v, n: {"q": q[0]}, "q: 3 dimensions, allowed 4 (batch, heads, seqlen, head_dim)"),

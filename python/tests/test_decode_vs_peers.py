@@ -1,5 +1,5 @@
-"""bench/decode_vs_peers.py without a GPU: its problems mean the same to every implementation, and its table matches its
-data.
+"""Tests of bench/decode_vs_peers.py without a GPU: all implementations compute the same problem, and the table matches
+the data.
 """
 
 import importlib
@@ -25,7 +25,7 @@ def script(monkeypatch):
 
 @pytest.fixture
 def peers(script, torch, monkeypatch):
-    """Returns the problems, with plain formulas in place of the peers, which need a GPU."""
+    """Returns the problems with unfused attention in place of the peers, which need a GPU."""
     cases = script("peer_cases")
     monkeypatch.setattr(cases, "SDP", dict.fromkeys(cases.SDP, torch.nn.attention.SDPBackend.MATH))
     module = types.ModuleType("flash_attn_interface")
@@ -115,7 +115,7 @@ def test_lines_say_what_was_measured(script, peers):
     tool, row = lines(script, peers, us)
     assert row["bytes"] == 2 * (65 + 40 + 3) * 2 * 16 * 2 and row["keys"] == 108
     assert row["gbps"]["attend"] == {"warm": row["bytes"] / 2e3, "cold": row["bytes"] / 4e3}
-    assert row["us"]["fa3"]["cold"] == 5.0  # larger than all copies, so warm equals cold
+    assert row["us"]["fa3"]["cold"] == 5.0  # the cache is too large for copies, so the warm time is also the cold time
     assert tool.best_peer(row, "warm") == ("cudnn", 3.0)
     assert tool.ratio(row, "warm") == 1.5 and tool.ratio(row, "cold") == 0.75
     text = tool.line(row)
@@ -155,8 +155,8 @@ def test_graphs_of_all_sides_take_turns(script, peers, monkeypatch):
     replayed = []
 
     class Graph:
-        """Makes the calls at once instead of capturing a CUDA graph. Each takes as many microseconds as there are
-        caches.
+        """Makes the calls immediately instead of capturing a CUDA graph. The time of each call in microseconds is the
+        number of caches.
         """
 
         def __init__(self, side, caches, calls):
@@ -173,7 +173,8 @@ def test_graphs_of_all_sides_take_turns(script, peers, monkeypatch):
     monkeypatch.setattr(tool, "COPIES_BYTES", 2.5 * 2 * one.caches["attend"].k.nbytes)
     broken = [0]
 
-    def not_twice(cache, side=one.sides["cudnn"]):  # can be compared but not captured
+    # Raises an error when it is captured, but not when results are compared.
+    def not_twice(cache, side=one.sides["cudnn"]):
         broken[0] += 1
         if broken[0] > 1:
             raise RuntimeError("not while a stream is captured")

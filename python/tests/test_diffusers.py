@@ -1,4 +1,6 @@
-"""diffusers' backends that end in attend: torch's attention under its dispatcher's names, and xFormers' functions."""
+"""Tests of the backends of diffusers that call attend: torch's attention under the names of diffusers' dispatcher, and
+xFormers' functions.
+"""
 
 import warnings
 
@@ -27,7 +29,7 @@ def tensors(torch, dtype=None):
 
 
 def truth(torch, tensors, mask=None):
-    """Computes float64 attention of (batch, seqlen, heads, head_dim). mask: bool (batch, seqlen_k)."""
+    """Computes float64 attention of (batch, seqlen, heads, head_dim). `mask` is bool (batch, seqlen_k)."""
     q, k, v = (x.double().transpose(1, 2) for x in tensors)
     s = q @ k.transpose(2, 3) / q.shape[3] ** 0.5
     s = s if mask is None else s.masked_fill(~mask[:, None, None], float("-inf"))
@@ -63,10 +65,10 @@ def test_xformers_backend(torch, dispatch, has_mask):
         pytest.importorskip("xformers.ops", reason="xFormers is not installed")
     given = tensors(torch)
     mask = torch.arange(9) < torch.tensor([[9], [4]]) if has_mask else None
-    attend.xformers.activate()  # xFormers has no attention on a CPU
+    attend.xformers.activate()  # required, because xFormers itself has no attention on a CPU
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error")  # for example that attend has refused a call
+            warnings.simplefilter("error")  # such as the warning that attend has refused a call
             found = dispatch.dispatch_attention_fn(*given, attn_mask=mask, backend="xformers")
         check(torch, found, given, truth(torch, given, mask))
     finally:

@@ -1,6 +1,6 @@
 """Every Python block in README.md and docs/ runs, and every C++ and C block compiles.
 
-An HTML comment before a block gives what its lines do not:
+An HTML comment before a block has one of two forms:
 
     <!-- with: arrays -->          it begins with the names of document_setups.arrays
     <!-- not run: needs a GPU -->  it is only compiled, and why
@@ -21,7 +21,7 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 BLOCK = re.compile(r"(?:^<!-- (with|not run): ([^\n]+) -->\n+)?^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-# CI installs these packages. Other machines may not have them.
+# CI installs these packages. On other machines they may be missing.
 OPTIONAL = ("torch", "jax", "onnx", "onnxruntime", "transformers", "mpi4py")
 
 
@@ -30,11 +30,11 @@ class Block(NamedTuple):
     line: int
     code: str
     setup: str
-    reason: str  # why it is not run
+    reason: str  # the reason why the block is not run
 
 
 def blocks(languages):
-    """Yields the blocks in one of these languages, page by page."""
+    """Yields the blocks of all pages that are in one of these languages."""
     for path in PAGES:
         text = path.read_text()
         for match in BLOCK.finditer(text):
@@ -46,7 +46,7 @@ def blocks(languages):
 
 
 def groups():
-    """Returns lists of blocks that share their names."""
+    """Returns lists of blocks. The blocks of a list share their variables."""
     found = []
     for block in blocks(("python", "py")):
         if block.setup or not found or found[-1][0].page != block.page:
@@ -56,7 +56,7 @@ def groups():
 
 
 def compiled(block):
-    """Compiles a block so that its lines have the same numbers as on the page."""
+    """Compiles a block with the line numbers that it has on the page."""
     return compile("\n" * block.line + block.code, block.page, "exec")
 
 
@@ -71,7 +71,7 @@ def test_python_runs(group, tmp_path, monkeypatch):
         with document_setups.begin(group[0].setup) as (names, run):
             for block, code in zip(group, codes):
                 if not block.reason:
-                    run(block.code) if run else exec(code, names)  # noqa: S102 - the block itself
+                    run(block.code) if run else exec(code, names)  # noqa: S102 - runs the code of the documentation
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package in OPTIONAL:
@@ -99,8 +99,8 @@ def compiles(source, language, standard, folder):
 
 
 def programs():
-    """Yields the source of each page's blocks: complete programs unchanged, the others in one function with nested
-    scopes.
+    """Yields C++ sources with the blocks of each page. A complete program stays unchanged. All other blocks of a page
+    become one function with nested scopes.
     """
     for page in sorted({block.page for block in blocks(("cpp",))}):
         parts = [block for block in blocks(("cpp",)) if block.page == page]

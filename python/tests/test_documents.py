@@ -1,4 +1,4 @@
-"""The documentation shows exactly what its scripts write, and its formulas are right."""
+"""Tests that the documentation contains exactly the text that its scripts write, and that its formulas are right."""
 
 import importlib
 import math
@@ -35,7 +35,7 @@ def test_the_pictures_are_what_their_script_draws(script):
 
 
 def test_the_picture_of_masks_is_what_the_library_says(script):
-    """Checks the picture panel by panel. The pairs of a panel must match a rule written in NumPy."""
+    """Checks each panel of the picture. Its visible pairs must match a condition written in NumPy."""
     masks = script("draw_masks")
     page = (DOCS / "custom_scores.md").read_text()
     assert f"]({masks.PICTURE})" in page
@@ -57,7 +57,7 @@ def test_the_loop_of_the_page_is_right_and_that_of_the_paper_is_not(script):
     _, exact = drawing.online_softmax()
 
     def o(factor):
-        m, total, o = drawing.SCORES[0][0], 0.0, 0.0  # a finite maximum, because exp(-inf) has no inverse
+        m, total, o = drawing.SCORES[0][0], 0.0, 0.0  # starts with a finite maximum, because -inf - (-inf) is NaN
         for scores, values in zip(drawing.SCORES, drawing.VALUES):
             new = max(m, *scores)
             p = [math.exp(s - new) for s in scores]
@@ -88,7 +88,7 @@ def test_the_page_of_names_has_every_alias():
 def test_a_call_takes_an_alias():
     q = np.zeros((1, 1, 2, 4), np.float32)
     with pytest.raises(ValueError, match="mma_swizzle|kernel_mma_swizzle"):
-        attend.attention(q, q, q, compute="kernel_mma_swizzle")  # a GPU's kernel
+        attend.attention(q, q, q, compute="kernel_mma_swizzle")  # this kernel needs a GPU
 
 
 def blocks(page, language):

@@ -1,4 +1,4 @@
-"""Dropout without a seed: every call drops other entries, and seeding the generators repeats them."""
+"""Tests of dropout without a seed: every call drops different entries, and seeding the generators repeats them."""
 
 import os
 import threading
@@ -14,7 +14,9 @@ SHAPE = (2, 3, 17, 8)
 
 
 def numpy_inputs():
-    """Returns inputs for which o holds the probabilities after dropout: all equal, or 0."""
+    """Returns inputs for which o contains the probabilities after dropout. They are all equal, except dropped entries,
+    which are 0.
+    """
     q, v = np.zeros((1, 2, 16, 8), np.float32), np.broadcast_to(np.eye(16, dtype=np.float32), (1, 2, 16, 16))
     return q, q, np.ascontiguousarray(v)
 
@@ -126,7 +128,7 @@ def test_the_generator_is_that_of_the_tensors_device(torch, device):
     else:
         torch.set_rng_state(state)
     assert torch.equal(run(), first)
-    with torch.device("meta"):  # this must not affect tensors that are made without a device
+    with torch.device("meta"):  # tensors that attend makes without naming a device must not be affected
         assert not torch.equal(run(), first)
 
 
@@ -136,7 +138,7 @@ def test_backward_drops_what_forward_dropped(torch, device):
         o = attend.attention(q, k, v, dropout_p=0.5, **options)
         dout = torch.randn_like(o)
         (dv,) = torch.autograd.grad(o, v, dout)
-        # o is linear in v.
+        # o is linear in v, so this equality holds only if backward drops the same entries.
         torch.testing.assert_close((o * dout).sum(), (v * dv).sum(), atol=1e-3, rtol=1e-4)
 
 
@@ -223,8 +225,8 @@ def test_forked_workers_drop_differently_and_a_seeded_program_repeats_them(monke
         drawn = [drawn_in_a_child() for _ in range(4)] + [drawn_in_a_child(2) for _ in range(2)]
         return [*drawn, str(attend._random.drawn_seed()).encode()]
 
-    monkeypatch.setattr(attend._random, "_lineage", [])  # as if manual_seed was never called
-    attend._random.drawn_seed()  # makes a generator, so that the fork copies it
+    monkeypatch.setattr(attend._random, "_lineage", [])  # the state before the first call of manual_seed
+    attend._random.drawn_seed()  # makes the generator in this process, so that a fork copies it
     first, second = of_two_epochs(), of_two_epochs()
     assert len({*first, *second}) == len(first) + len(second)
     attend.manual_seed(11)

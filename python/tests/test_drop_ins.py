@@ -1,4 +1,6 @@
-"""Functions with the interfaces of other packages: their positional orders, their conventions, and refusals."""
+"""Tests of functions with the interfaces of other packages: order of positional arguments, conventions, and
+refusals.
+"""
 
 import importlib
 import inspect
@@ -80,7 +82,7 @@ def test_positional_orders(function):
     parameters = inspect.signature(function).parameters.values()
     by_name = [x.name for x in parameters if x.kind is x.KEYWORD_ONLY]
     assert [x.name for x in parameters if x.kind is not x.KEYWORD_ONLY] == ORDERS[function].split()
-    # Sinks: named as in flash-attn 3 or 4. Pages: named as in flash-attn 4 or vLLM.
+    # The sinks have the names of flash-attn 3 and 4, and the page table those of flash-attn 4 and vLLM.
     sinks = ["s_aux", "learnable_sink"]
     assert by_name in ([], sinks, [*sinks, "page_table", "block_table", "scheduler_metadata"])
 
@@ -210,8 +212,8 @@ def test_dropout_follows_manual_seed(torch, device):
     assert torch.equal(run(1), run(1)) and not torch.equal(run(1), run(2))
 
 
-# Functions of `import flash_attn` with its flash_attn_interface, of flash-attn 3's flash_attn_interface, and of `import
-# ring_flash_attn` with its adapters.
+# The functions of the package flash_attn and its flash_attn_interface, of flash-attn 3's flash_attn_interface, and of
+# the package ring_flash_attn with its adapters.
 FUNCTIONS_2 = "func kvpacked_func qkvpacked_func varlen_func varlen_kvpacked_func varlen_qkvpacked_func with_kvcache"
 CLASSES_2 = "Func KVPackedFunc QKVPackedFunc VarlenFunc VarlenKVPackedFunc VarlenQKVPackedFunc"
 NAMES = {

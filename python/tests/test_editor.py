@@ -1,4 +1,4 @@
-"""Everything that .vscode/ names exists: targets, tasks, programs, presets, compilation databases."""
+"""Tests that all targets, tasks, programs, presets and compilation databases that the files in .vscode/ name exist."""
 
 import json
 import pathlib

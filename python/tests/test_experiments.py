@@ -1,4 +1,4 @@
-"""python -m attend.experiments: small runs on the CPU. Its files agree, and faults are detected."""
+"""Tests of python -m attend.experiments with small runs on the CPU: its files agree, and faults are detected."""
 
 import csv
 import importlib.util
@@ -164,7 +164,7 @@ def test_plots_are_drawn_from_json(no_torch, tmp_path):
 
 @needs_plots
 def test_an_experiment_without_memory_leaves_its_table_empty(no_torch, tmp_path):
-    """Small problems take no memory beyond the inputs. Those of another experiment do."""
+    """Small problems need no memory beyond the inputs, but the problems of another experiment do."""
     assert experiments.main(["--seqlen-experiment", "--max-seqlen", "128", "--kernel", "cpu", "--samples", "3",
                              "--save-results", "--no-plots", "--output-dir", str(tmp_path)]) == 0  # fmt: skip
     source = tmp_path / "latest" / "results.json"
@@ -189,7 +189,7 @@ def test_each_run_has_a_folder_of_its_own(no_torch, tmp_path):
 
 
 def interrupt_at(monkeypatch, seqlen):
-    """Raises Ctrl-C in the first call of attend with this length."""
+    """Raises KeyboardInterrupt in the first call of attend with this length."""
     plain = attend.forward
 
     def forward(q, *args, **options):
@@ -211,7 +211,7 @@ def test_ctrl_c_keeps_what_was_measured(no_torch, monkeypatch, tmp_path, capsys)
 
 
 def test_what_is_measured_is_saved_as_it_goes(no_torch, monkeypatch, tmp_path):
-    """A process that is killed leaves the problems measured so far."""
+    """If the process is killed, the files contain the problems that were measured before."""
     arguments = ["--seqlen-experiment", "--max-seqlen", "256", "--kernel", "cpu", "--samples", "3", "--save-results"]
     monkeypatch.setattr(experiments.report, "text", lambda data: (_ for _ in ()).throw(SystemExit))
     seen = []
@@ -321,7 +321,7 @@ def test_gpt3_is_for_tensor_cores(no_torch, capsys):
 
 @needs_plots
 def test_gpt3_beside_another_experiment_and_its_picture(no_torch, monkeypatch, tmp_path):
-    """Each experiment measures different implementations. cpu_naive stands in for the tensor-core ones."""
+    """Each experiment measures different implementations. cpu_naive replaces those that need tensor cores."""
     small = {"gpt3": (16, 32), "seqlen": (24,)}
     monkeypatch.setattr(runner, "grid", lambda name: [Problem(1, 2, s, 8) for s in small[name]])
     monkeypatch.setattr(catalogue, "in_half", lambda chosen, option: [x for x in chosen if x.name == "cpu_naive"])

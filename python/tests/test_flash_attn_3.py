@@ -1,5 +1,5 @@
-"""Options of flash-attn 3 that attend's functions do not have: seqused_q, seqused_k and qv, against a softmax of the
-full score matrix.
+"""Tests of options of flash-attn 3 that attend's own functions do not have: seqused_q, seqused_k and qv. The reference
+is a softmax of the full score matrix.
 """
 
 import pytest
@@ -43,7 +43,9 @@ def offsets(torch, device, lengths):
 
 
 def of_used(tensors, used_q, used_k, **options):
-    """Computes packed sequences, each cut to its used rows and keys. The rest is as documented."""
+    """Computes packed sequences, each reduced to its used rows and keys. The results of unused rows and keys are the
+    documented values.
+    """
     import torch
 
     q, k, v, *qv = (x.double() for x in tensors)
@@ -127,7 +129,7 @@ def test_qv_adds_scores_of_v(torch, device, scale, dim, dim_v):
     q, k, v, qv = tensors
     found = flash_attn_func(q, k, v, scale, causal=True, qv=qv, return_attn_probs=True)
     wide = [x.double() for x in tensors]
-    if scale is not None:  # the standard has the default
+    if scale is not None:  # `standard` uses the default scale, so q is scaled
         factor = scale * (dim + dim_v) ** 0.5
         wide[0], wide[3] = wide[0] * factor, wide[3] * factor
     want = standard(*wide, causal=True)
@@ -148,7 +150,7 @@ def test_wrong_numbers_and_shapes_are_refused_by_name(torch, device):
     refused(ValueError, r"^seqused_q: torch.int32 \(3,\), allowed int32 \(2,\), one for each sequence$", seqused_q=cu)
     refused(ValueError, r"^seqused_k: torch.int64 \(2,\), allowed int32", seqused_k=cu[1:].long())
     refused(ValueError, "^seqused_k: list, allowed an array i32$", seqused_k=[1, 2])
-    if device == "cpu":  # on a GPU values are not checked, to avoid waiting
+    if device == "cpu":  # on a GPU values are not checked, because the host would have to wait
         few = torch.tensor([2, 6], dtype=torch.int32)
         refused(ValueError, "^seqused_q: 6 of sequence 1, allowed 0 to its length, 5$", seqused_q=few)
         refused(ValueError, "^seqused_k: -1 of sequence 0, allowed 0 to its length, 4$", seqused_k=few - 3)

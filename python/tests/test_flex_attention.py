@@ -1,5 +1,5 @@
-"""flex_attention with functions that users write, against attention by its definition in float64 and torch's
-implementation.
+"""Tests of flex_attention with functions as users write them. The results are compared with attention by its definition
+in float64 and with torch's implementation.
 """
 
 import pathlib
@@ -20,8 +20,8 @@ BUDGETS = {torch.float64: 1e-11, torch.float32: 1e-5, torch.bfloat16: 1.5e-2}
 
 
 def compare(dtype, given, score=None, mask=None, seed=0, device="cpu", **options):
-    """Compares both passes of the cases `score` and `mask` on the tensors `given`."""
-    budget, of_gradients = BUDGETS[dtype], 4 if device == "cpu" else 8  # p and ds are rounded to 16 bits
+    """Compares forward and backward of the cases `score` and `mask` on the tensors `given`."""
+    budget, of_gradients = BUDGETS[dtype], 4 if device == "cpu" else 8  # on a GPU, p and ds are rounded to 16 bits
     captures = problems.captures_of(score or mask, seed)
     there = problems.leaves(captures, torch.float64)
     captures = {name: x.to(device) for name, x in captures.items()}
@@ -64,7 +64,7 @@ def test_masks_both_passes(name, dtype):
     compare(dtype, tensors(dtype, *flex_masks.lengths(MASKS[name])), mask=MASKS[name])
 
 
-# torch has no subscripts that mix tensors and slices.
+# The case `low_rank` is omitted, because torch does not support subscripts that mix tensors and slices.
 @pytest.mark.parametrize("name", [name for name in (*SCORES, *MASKS) if name != "low_rank"])
 def test_beside_torchs_own(name):
     torchs = pytest.importorskip("torch.nn.attention.flex_attention")
@@ -177,8 +177,8 @@ def test_small_sizes(batch, rows, keys):
         assert keys or (not o.any() and torch.isneginf(lse).all())
 
 
-# Some of each kind: no capture, numbers, tables, a bias, values that torch computes from captures, rows that see no
-# key.
+# A selection of cases: no capture, numbers, tables, a bias, values that torch computes from captures, and rows that see
+# no key.
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=lambda x: str(x)[6:])
 @pytest.mark.parametrize(
     "name", ["alibi", "softcap", "band", "t5", "full_bias", "computed_captures", "padding_by_score", "more_functions"]
@@ -202,7 +202,8 @@ def test_scores_on_a_gpu(name, dtype):
         check(f"d{letter}", BUDGETS[dtype] * 8, a.cpu(), b)
 
 
-# Their derivative by q.k is 1, so their captures can have gradients on a GPU.
+# The derivative of these scores with respect to the product of q and k is 1. Only in such scores can captures have
+# gradients on a GPU.
 SLOPE_OF_1 = ("band", "t5", "full_bias", "computed_captures", "negative_subscripts", "embedded")
 
 

@@ -1,4 +1,4 @@
-"""Masks of FlexAttention as objects: custom block lists, parts of masks, torch's masks."""
+"""Tests of FlexAttention's BlockMask objects: caller-provided block lists, parts of masks, and torch's masks."""
 
 import copy
 import gc
@@ -24,7 +24,7 @@ def inputs(rows=LENGTH, batch=BATCH):
 
 
 def check(mask, mask_mod, given=None):
-    """Expects that attention with `mask` equals attention with the function `mask_mod`."""
+    """Checks that attention with the object `mask` equals attention with the function `mask_mod`."""
     q, k, v = given or inputs()
     o, lse = attend.flex_attention(q, k, v, block_mask=mask, return_lse=True)
     want_o, want_lse = reference(q.double(), k.double(), v.double(), mask_mod=mask_mod)
@@ -32,7 +32,7 @@ def check(mask, mask_mod, given=None):
 
 
 def lists(rng, batch, heads, num=5):
-    """Returns a random table of blocks as lists with garbage behind their ends."""
+    """Returns a random table of blocks as lists. The entries after the end of a list are arbitrary."""
     table = torch.from_numpy(rng.random((batch, heads, num, num)) < 0.5)
     order = torch.argsort(table.to(torch.int8), dim=-1, descending=True, stable=True).to(torch.int32)
     count = table.sum(-1).to(torch.int32)
@@ -52,7 +52,7 @@ def test_lists_count_modulo_their_extents(rng, batch, heads):
     table, count, order = lists(rng, batch, heads)
     full = torch.from_numpy(rng.random(table.shape) < 0.3) & ~table
     full_order = torch.argsort(full.to(torch.int8), dim=-1, descending=True, stable=True).to(torch.int32)
-    partial = lambda b, h, q, k: (q + k * (b + 1)) % 3 > h // 2  # for the call's sequences and heads
+    partial = lambda b, h, q, k: (q + k * (b + 1)) % 3 > h // 2  # b and h are those of the call
     mask = BlockMask.from_kv_blocks(
         count, order, full.sum(-1).to(torch.int32), full_order, (SIZE, SIZE), partial, (LENGTH, LENGTH), False
     )
@@ -79,7 +79,7 @@ def test_masks_of_torch_are_taken_and_remembered_weakly():
     first = block_masks.tiles_of(mask, BATCH, HEADS, LENGTH, LENGTH)
     assert block_masks.tiles_of(mask, 1, 2, LENGTH, LENGTH) is first
     even = mask.mask_mod = lambda b, h, q, k: (q >= k) & (k % 2 == 0)
-    is_full = lambda q, k: (q // 128 == 1) & (k // 128 == 0)  # the last rows are fewer than a block
+    is_full = lambda q, k: (q // 128 == 1) & (k // 128 == 0)  # the last block has fewer rows
     check(mask, lambda b, h, q, k: is_full(q, k) | even(b, h, q, k))
     mask.full_kv_num_blocks.zero_()
     check(mask, lambda b, h, q, k: ~is_full(q, k) & even(b, h, q, k))
@@ -107,7 +107,7 @@ def test_captured_tensors_that_are_too_short_for_the_call_are_refused():
 
 
 def test_tables_of_blocks_are_decided_tile_by_tile():
-    """Evaluating 2^32 pairs one by one would take minutes."""
+    """A mask of 2^32 pairs must be decided tile by tile, because evaluating every pair would take minutes."""
     length = 1 << 15
     keep = torch.zeros(2, 2, length // 512, length // 512, dtype=torch.bool)
     keep[0, 1, 3, 5] = keep[1, 0, 7, 0] = True
@@ -165,12 +165,12 @@ def test_methods_of_torch():
 
 
 def test_torchs_paged_attention():
-    """PagedAttention rewrites lists to pages of one cache, and wraps both functions."""
+    """torch's PagedAttention changes the lists of a mask to pages of one cache, and wraps score_mod and mask_mod."""
     paged = pytest.importorskip("torch.nn.attention.experimental._paged_attention")
     q, k, v = inputs(batch=2)
     pages = paged.PagedAttention(n_pages=16, page_size=SIZE, max_batch_size=2, device="cpu")
     cache = torch.zeros(2, 1, HEADS, 16 * SIZE, 16)
-    for first in range(0, LENGTH, 100):  # so that the pages of the two sequences alternate
+    for first in range(0, LENGTH, 100):  # this order makes the pages of the two sequences alternate
         for sequence in (0, 1):
             pages.reserve(torch.tensor(sequence), torch.tensor(first + 100))
     place = torch.arange(LENGTH).expand(2, LENGTH)
@@ -187,7 +187,7 @@ def test_torchs_paged_attention():
 
 
 def test_a_step_of_decoding_with_a_part_of_a_mask():
-    """One row of blocks at a time, as decoding code does. Only the first step is traced."""
+    """A decoding step uses one row of blocks of a mask. Only the first step is traced."""
     mask = attend.create_block_mask(causal, 1, 1, LENGTH, LENGTH, device="cpu", BLOCK_SIZE=SIZE)
     q, k, v = inputs()
     known = len(functions._known)

@@ -1,4 +1,6 @@
-"""Block masks in graphs of torch.compile: attend's and torch's, made outside and inside."""
+"""Tests of attend's and torch's block masks in graphs of torch.compile. The masks are made outside and inside of the
+graph.
+"""
 
 import copy
 import gc
@@ -19,7 +21,7 @@ from torch.nn.attention import flex_attention as torchs
 
 
 def problem_of(name):
-    """Returns a mask's rule, inputs of suitable lengths, and the lengths."""
+    """Returns the mask_mod, inputs of suitable lengths, and the lengths."""
     make = MASKS[name]
     rows, keys = flex_masks.lengths(make)
     return make(problems.leaves(problems.captures_of(make, 3))), inputs(rows=rows, keys=keys), rows, keys
@@ -73,8 +75,8 @@ def test_masks_of_torchs(name, backend):
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("create", ["attend", "torch"])
 def test_masks_that_are_made_inside(create, backend):
-    """Masks from tensors that are computed inside: other values use the same graph, and the mask's tensors get no
-    gradient.
+    """A mask may be made from tensors that the graph computes. Other values use the same graph, and the mask's tensors
+    get no gradient.
     """
     make = attend.create_block_mask if create == "attend" else torchs.create_block_mask
     counter = CompileCounterWithBackend(backend)
@@ -123,7 +125,7 @@ def test_lengths_of_masks_may_change():
 
 
 def test_equal_texts_of_other_lengths_have_tiles_of_their_own():
-    """The tiles that flex_tiles caches are for one number of rows and keys."""
+    """The tiles that flex_tiles caches must not be used for other numbers of rows or keys."""
     text, table = "k <= q && t0[0] == 0", torch.zeros(1, dtype=torch.int32)
     found = [
         _flex_operators._tiles_of_number(torch.ops.attend.flex_tiles([table], text, 1, 1, *n)) for n in ((9, 9), (5, 9))

@@ -1,4 +1,6 @@
-"""Data that flex_attention keeps between calls: it must not be stale, and it must be freed when unused."""
+"""Tests of data that flex_attention keeps between calls. It must not be stale, and it must be freed when it is no
+longer used.
+"""
 
 import gc
 import weakref
@@ -120,7 +122,8 @@ def test_gradients_that_a_function_stops_are_refused():
 def test_second_derivatives_are_refused():
     q, k, v = inputs(requires_grad=True)
     o = flex_attention(q, k, v, lambda s, b, h, i, j: s * 2)
-    (dq,) = torch.autograd.grad(o.sum(), q, create_graph=True)  # the gradient itself needs no gradient
+    # create_graph is allowed as long as the gradient is not differentiated.
+    (dq,) = torch.autograd.grad(o.sum(), q, create_graph=True)
     with pytest.raises(attend.Error, match="first derivatives only"):
         (o.sum() + dq.square().sum()).backward()
 

@@ -1,6 +1,7 @@
-"""Each torch operator that a score_mod may use, values and derivatives, against torch in float64.
+"""Tests the values and derivatives of each torch operator that a score_mod may use. They are compared with torch in
+float64.
 
-With one key, lse is the score. Each value has a row.
+There is only one key, so lse equals the score. Each tested value has a row.
 """
 
 import math
@@ -127,7 +128,9 @@ def close(found, wanted, budget=1e-12):
 def test_floats(name, rng):
     function = FLOATS[name]
     x, y = (torch.from_numpy(2 * rng.standard_normal(ROWS)).requires_grad_() for _ in range(2))
-    with torch.no_grad():  # adds steps and equal operands. torch's slope at the ends of clamp depends on its version
+    # These values include steps of the functions and equal operands. They avoid the bounds of clamp, where torch's
+    # derivative depends on its version.
+    with torch.no_grad():
         x[:6] = torch.tensor([0.0, 1.0, -1.0, 0.5, -0.25, 2.0])
         y[:6] = torch.tensor([1e-3, 1.0, -1.0, 1.0, 0.25, 0.5])
     found = scores_of(lambda score, b, h, q, k: score + function(x[q], y[q]), ROWS)
@@ -150,7 +153,7 @@ def test_integers(name, rng):
 
 @torch.library.custom_op("approx::tanh", mutates_args=())
 def gyms_tanh(x: torch.Tensor) -> torch.Tensor:
-    """As in attention-gym: an operator within a custom autograd function."""
+    """An operator in a custom autograd function, as attention-gym defines it."""
     return torch.tanh(x)
 
 

@@ -1,4 +1,6 @@
-"""Calls that flex_attention refuses: one line names the argument, the operator, and the user's file and line."""
+"""Tests of calls that flex_attention refuses. The one-line error names the argument, the operator, and the user's file
+and line.
+"""
 
 import copy
 import re

@@ -1,4 +1,6 @@
-"""Negative subscripts count from the end, and add no cost to functions without them."""
+"""Tests of subscripts in score functions: negative ones count from the end, and functions without them have no
+additional cost.
+"""
 
 import pytest
 

@@ -1,4 +1,6 @@
-"""When score functions are traced again: results are never stale, and changed values alone cause no trace."""
+"""Tests of when score functions are traced again: results are never stale, and changed values of captures cause no
+trace.
+"""
 
 import functools
 import types
@@ -11,13 +13,13 @@ import attend
 from attend._flex import functions, keys
 
 CPU = torch.device("cpu")
-WIDTH = 3  # read by `of_globals`
+WIDTH = 3  # a global that the function `of_globals` reads
 TABLE = torch.arange(8.0)
 
 
 @pytest.fixture
 def traces(monkeypatch):
-    """Returns the number of traces so far, in a list of one."""
+    """Returns a list with one element, the number of traces so far."""
     count = [0]
     plain = functions.trace
 
@@ -31,7 +33,7 @@ def traces(monkeypatch):
 
 
 def scores(mod, rows=6):
-    """Returns the scores. With one key, lse is the score."""
+    """Returns the scores of a score_mod. They are computed as lse, because with one key lse equals the score."""
     q, k = torch.zeros(1, 1, rows, 8, dtype=torch.float64), torch.zeros(1, 1, 1, 8, dtype=torch.float64)
     return attend.flex_attention(q, k, k, mod, return_lse=True)[1][0, 0]
 

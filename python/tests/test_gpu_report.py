@@ -1,4 +1,4 @@
-"""tools/gpu_test.py: a report that is begun in one run and finished in the next, with fake programs."""
+"""Tests of tools/gpu_test.py with fake programs: a report is begun in one run and finished in the next."""
 
 import json
 import pathlib
@@ -9,7 +9,8 @@ import pytest
 
 TOOL = pathlib.Path(__file__).resolve().parents[2] / "tools" / "gpu_test.py"
 
-# Shell scripts, because starting a Python interpreter for each of a hundred pieces would take half a minute.
+# The fake programs are shell scripts, because starting a Python interpreter for each of a hundred pieces would take
+# half a minute.
 TESTS = r"""#!/bin/sh
 if [ "$1" = --gtest_list_tests ]; then
   case $2 in
@@ -46,7 +47,9 @@ RING = "NcclRing*:GpuRingOfSeveral*:GpuRingError*:RingProcesses*:*EveryWayOfMess
 
 @pytest.fixture
 def run(tmp_path):
-    """Returns the report after a run of the tool with these words before its arguments."""
+    """Returns a function that runs the tool, with the given words before its other arguments, and returns the
+    report.
+    """
     report = tmp_path / "report.json"
 
     def run(*words, gpus=1):
@@ -68,7 +71,7 @@ def test_a_report_goes_on_where_it_stopped(run):
     assert counts["missing"] == [] and counts["run"] == 101 and len(whole["cases"]) == 101 and not whole["passed"]
     assert counts["failed"] == 2
     assert sorted(counts["failures"]) == ["S.t9", "piece 7 ended with status 139"]
-    again, _ = run("--more")  # nothing is missing, nothing is counted twice
+    again, _ = run("--more")  # no test is missing, and none is counted twice
     assert again["tests"] == counts and len(again["cases"]) == 101
 
 
@@ -79,7 +82,7 @@ def test_what_one_is_interested_in_runs_first(run):
     assert begun["tests"]["run"] == 0 and done.returncode == 0
     whole, _ = run("--more")
     assert whole["first"]["run"] == 2 and whole["tests"]["missing"] == []
-    assert whole["tests"]["run"] == 5 + 96 + 1 - 2  # nothing is left of pieces 3 and 9
+    assert whole["tests"]["run"] == 5 + 96 + 1 - 2  # all tests of the pieces 3 and 9 have already run
     of_pieces = [case["case"].split()[0] for case in whole["cases"] if "filter=S.t" in case["case"]]
     assert "--gtest_filter=S.t0:S.t96" in of_pieces and "--gtest_filter=S.t3" not in of_pieces
 
@@ -107,7 +110,7 @@ def test_what_failed_may_run_again(run):
     run("--only", "tests", "--seconds", "0")
     whole, _ = run("--more")
     assert sorted(whole["tests"]["failures"]) == ["S.t9", "piece 7 ended with status 139"]
-    again, done = run("--again", "S.t3")  # t9 passes when it does not run as a piece of all tests
+    again, done = run("--again", "S.t3")  # t9 passes if it does not run in a piece with other tests
     counts = again["tests"]
     assert counts["failures"] == ["piece 7 ended with status 139"] and counts["failed"] == 1 and done.returncode == 1
     assert counts["run"] == whole["tests"]["run"] and counts["again"] == ["S.t3", "S.t9"]

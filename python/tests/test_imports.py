@@ -1,4 +1,4 @@
-"""Imports between the package's modules, including those in functions: there must be no cycle."""
+"""Tests that imports between the package's modules, including imports in functions, form no cycle."""
 
 import ast
 import pathlib
@@ -9,8 +9,8 @@ FOLDER = pathlib.Path(attend.__file__).parent
 
 
 def modules_of(folder: pathlib.Path) -> dict[str, pathlib.Path]:
-    """Returns every module below `folder` by its full name. A package stands for its __init__, a stub for the compiled
-    module.
+    """Returns every module below `folder` by its full name. A package name refers to its __init__ file, and a compiled
+    module to its stub.
     """
     found = {}
     for path in (path for path in folder.rglob("*.py*") if path.suffix in (".py", ".pyi")):
@@ -20,7 +20,7 @@ def modules_of(folder: pathlib.Path) -> dict[str, pathlib.Path]:
 
 
 def imports_of(path: pathlib.Path, known: set[str]) -> set[str]:
-    """Returns the modules of the package that the file's import statements name."""
+    """Returns the modules in `known` that the import statements of the file name."""
     named = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -33,7 +33,7 @@ def imports_of(path: pathlib.Path, known: set[str]) -> set[str]:
 
 
 def circles(graph: dict[str, set[str]]) -> list[list[str]]:
-    """Returns the cycles, each from its first module."""
+    """Returns the cycles of the graph. Each begins with its first module in alphabetical order."""
     found, done = [], set()
 
     def walk(name: str, way: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""Ctrl-C during a long call: the call ends soon and the process continues. An interrupted measurement keeps its
+"""Tests of Ctrl-C. A long call ends soon after it, and the process continues. An interrupted measurement keeps its
 results.
 """
 
@@ -15,7 +15,8 @@ import pytest
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 
-# A parent may have made its children ignore the signal, as shells do for background jobs.
+# The program restores the handler of SIGINT, because a parent process may have made it ignore the signal, as shells do
+# for background jobs.
 PROGRAM = """
 import signal, time
 import numpy as np
@@ -35,7 +36,7 @@ except KeyboardInterrupt:
 print("after", float(attend.attention(small, small, small).sum()), flush=True)
 """
 ONES = "q = np.ones((1, {heads}, {rows}, 64), np.{dtype})"
-# Calls that take many seconds: (preparation, call). float64 always uses the reference, and so does NaN.
+# Calls that take many seconds, as (preparation, call). Calls with float64 always use the slow reference backend.
 CALLS = {
     "cpu": (ONES.format(heads=64, rows=16384, dtype="float32"), "attend.attention(q, q, q)"),
     "float64": (ONES.format(heads=1, rows=32768, dtype="float64"), "attend.attention(q, q, q)"),
@@ -101,7 +102,7 @@ def end_after_the_first_line(words, number):
         lines.append(line)
         if line.endswith(" ms\n"):
             break
-    time.sleep(2)  # now it is in the check of the next row
+    time.sleep(2)  # now the program is checking the next row
     sent = time.monotonic()
     process.send_signal(number)
     out, err = process.communicate(timeout=60)
@@ -140,7 +141,8 @@ def test_experiments_print_as_they_go_and_keep_their_rows(tmp_path, number):
     assert "interrupted: the results so far are here" in out
 
 
-# A call that no signal interrupts, like a library that never returns to Python, on the thread that measures memory.
+# On the thread that measures memory, this program runs a call that no signal interrupts, like a library that does not
+# return to Python.
 BUSY = """
 import sys, time
 from attend._measure import apart, errors, memory

@@ -1,4 +1,4 @@
-"""attend.jax under JAX's transformations: every option against the definition in float64."""
+"""Tests of attend.jax under JAX's transformations: every option is compared with the definition in float64."""
 
 import importlib
 import itertools
@@ -21,7 +21,7 @@ import jax_problems
 from attend.jax import _call
 
 ON_GPU = jax.default_backend() == "gpu"
-NUM_CASES = 300  # several covering arrays, the last one incomplete
+NUM_CASES = 300  # the cases of several covering arrays; the last array is incomplete
 
 
 def covering_arrays():
@@ -37,7 +37,7 @@ def test_covering_array(index):
     case = CASES[index]
     p = problems.make({**case, "strides": "dense", "dropout_p": 0.0}, np.random.default_rng([SEED, index]))
     truth = solve(p)
-    if case["dlse"]:  # the loss has no term for the lse of rows that see no key
+    if case["dlse"]:  # the loss must not contain the lse of rows that see no key
         p.dlse = np.where(np.isinf(truth["lse"].value), 0, p.dlse)
         truth = solve(p)
     found = jax_problems.run(p, case)
@@ -49,7 +49,7 @@ def test_covering_array(index):
 
 
 def equal(found, want):
-    """Expects equal bits if both were computed on the CPU."""
+    """Checks that two results are close, and equal bit by bit if both were computed on the CPU."""
     np.testing.assert_allclose(found, want, rtol=0, atol=2e-5 if ON_GPU else 0)
 
 
@@ -98,11 +98,11 @@ def test_dropout_is_a_function_of_its_seed(rng, seed):
         o = jax.jit(lambda q: attention(q, found))(q)
         equal(o, attend.attention(*map(np.asarray, (q, k, v)), dropout_p=0.4, seed=found))
     else:
-        o = jax.jit(attention)(q, found)  # a traced seed
+        o = jax.jit(attention)(q, found)  # here the seed is traced
         if seed == "array":
             equal(o, attend.attention(*map(np.asarray, (q, k, v)), dropout_p=0.4, seed=9))
     equal(o, attention(q, found))
-    # Backward drops the same entries: o is linear in v.
+    # o is linear in v, so this equality holds only if backward drops the same entries.
     dv = jax.grad(lambda v: attend.jax.attention(q, k, v, dropout_p=0.4, seed=found).sum())(v)
     np.testing.assert_allclose(jnp.sum(dv * v), o.sum(), rtol=1e-4)
 
@@ -123,7 +123,9 @@ def test_float64(rng):
 
 @pytest.mark.parametrize("return_lse", [False, True])
 def test_scratch_memory_is_asked_for_where_there_is_a_gpu(monkeypatch, rng, return_lse):
-    """Tests with and without an lse output. The size query fails, because there is no GPU; the CPU computes."""
+    """The query of the scratch size fails because there is no GPU, and the CPU computes the call, with and without an
+    lse output.
+    """
     monkeypatch.setattr(_call.jax, "default_backend", lambda: "gpu")
     monkeypatch.setattr(_call._core, "gpus", lambda: ["a GPU"])
     asked = []

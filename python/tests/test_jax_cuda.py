@@ -1,4 +1,4 @@
-"""attend.jax on a GPU: XLA's stream, its memory, and CUDA graphs."""
+"""Tests of attend.jax on a GPU: XLA's stream, its memory, and CUDA graphs."""
 
 import os
 import subprocess
@@ -53,7 +53,7 @@ def test_late_inputs(rng):
 
 
 def test_scratch_memory_is_xlas(rng):
-    """A program that XLA has planned allocates nothing from the library's pool."""
+    """A compiled program uses scratch memory of XLA, and allocates none in the library's pool."""
     p = problem(rng, jnp.dtype("bfloat16"))
     tensors = [jnp.asarray(x) for x in (p.q, p.k, p.v)]
     gradients = jax.jit(jax.grad(lambda *x: attend.jax.attention(*x, causal=True).astype(jnp.float32).sum(), (0, 1, 2)))

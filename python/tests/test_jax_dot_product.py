@@ -1,4 +1,6 @@
-"""attend.jax.dot_product_attention and activate(), against jax.nn's function."""
+"""Tests of attend.jax.dot_product_attention and activate(). The results are compared with those of jax.nn's
+function.
+"""
 
 import importlib
 import inspect
@@ -19,8 +21,8 @@ import attend
 import attend.jax
 import jax.numpy as jnp
 
-# In earlier versions, windows with two different lengths had another meaning, and rows beyond query_seq_lengths were
-# not zero.
+# In versions of JAX without return_residual, windows with two different lengths had another meaning, and rows beyond
+# query_seq_lengths were not zero.
 IS_COMPARABLE = "return_residual" in inspect.signature(jax.nn.dot_product_attention).parameters
 OF_JAX = jax.nn.dot_product_attention
 WINDOWS = [None, 3, (2, 1), (0, 0), (4, 0), (0, 4)]
@@ -29,7 +31,7 @@ LENGTHS = [(9, 9), (5, 12), (12, 5), (1, 7), (7, 1)]
 
 @pytest.fixture(autouse=True)
 def exact_products():
-    """On a GPU, XLA by default multiplies float32 with 10 bits of mantissa."""
+    """Makes XLA multiply float32 exactly. On a GPU its default uses only 10 bits of the mantissa."""
     with jax.default_matmul_precision("highest"):
         yield
 
@@ -143,7 +145,7 @@ def active():
 @pytest.mark.usefixtures("active")
 def test_activate_puts_attend_behind_jax():
     q, k, v = arrays(2, 9, 9)
-    attend.jax.activate()  # calling it twice has the effect of one call
+    attend.jax.activate()  # a second call has no effect
     program = jax.jit(lambda *x: jax.nn.dot_product_attention(*x, is_causal=True)).lower(q, k, v).as_text()
     assert "attend_forward_1" in program
     explicit = jax.jit(lambda *x: jax.nn.dot_product_attention(*x, implementation="xla")).lower(q, k, v).as_text()
@@ -167,12 +169,12 @@ def test_derivatives_that_attend_lacks_are_jaxs():
     loss = lambda function, q: jnp.sin(function(q, k, v, is_causal=True)).sum()
     ours, theirs = lambda q: loss(jax.nn.dot_product_attention, q), lambda q: loss(OF_JAX, q)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # warned only once per process
+        warnings.simplefilter("ignore")  # attend warns only once in a process
         for transform in (jax.hessian, lambda f: jax.jacrev(jax.grad(f)), jax.jacfwd):
             np.testing.assert_allclose(transform(ours)(q), transform(theirs)(q), atol=1e-5)
             np.testing.assert_allclose(jax.jit(transform(ours))(q), transform(theirs)(q), atol=1e-5)
     with pytest.raises(attend.UnsupportedError, match="first derivatives only"):
-        jax.hessian(jax.jit(ours))(q)  # traced before it is differentiated
+        jax.hessian(jax.jit(ours))(q)  # the function is traced before it is differentiated
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The programs that XLA makes with attend.jax: no copies, no communication, export, and refusals."""
+"""Tests of the programs that XLA compiles from attend.jax: no copies, no communication, export, and refusals."""
 
 import contextlib
 import importlib
@@ -19,7 +19,7 @@ import attend.jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-# Without `set_mesh`, JAX finds the mesh of a program only through this context.
+# A JAX without `set_mesh` finds the mesh of a program only through this context.
 in_mesh = (lambda mesh: mesh) if not hasattr(jax, "set_mesh") else (lambda mesh: contextlib.nullcontext())
 
 
@@ -102,7 +102,7 @@ def test_shardings_that_are_a_part_of_types(heads_k, spec):
         for x, y, z in zip(jax.jit(gradients_of(attention))(*shards), want_gradients, shards):
             np.testing.assert_allclose(x, y, atol=1e-5)
             assert x.sharding.is_equivalent_to(z.sharding, 4)
-        if spec != ("x", "y"):  # rows are gathered
+        if spec != ("x", "y"):  # in this case the rows are gathered
             assert found.sharding.is_equivalent_to(shards[0].sharding, 4)
             assert "all-gather" not in jax.jit(attention).lower(*shards).compile().as_text()
 
@@ -163,7 +163,8 @@ def test_inside_of_shard_map():
     q, k, v = arrays((4, 2, 9, 16), (4, 2, 9, 16), (4, 2, 9, 16))
     attention = lambda q, k, v: attend.jax.attention(q, k, v, causal=True)
     spec = PartitionSpec("x")
-    options = {} if module is jax else {"check_rep": False}  # this version has no rule for custom_vmap
+    # This version of shard_map has no replication rule for custom_vmap.
+    options = {} if module is jax else {"check_rep": False}
     mapped = module.shard_map(attention, mesh=mesh, in_specs=(spec, spec, spec), out_specs=spec, **options)
     np.testing.assert_allclose(jax.jit(mapped)(q, k, v), attention(q, k, v), atol=1e-6)
     for x, y in zip(jax.jit(gradients_of(mapped))(q, k, v), gradients_of(attention)(q, k, v)):
@@ -178,7 +179,7 @@ def test_options_inside_of_shard_map(argnums):
     tensors = arrays((4, 2, 9, 16), (4, 2, 9, 16), (4, 2, 9, 16), (4, 2, 9, 9), (2,))
 
     def attention(q, k, v, bias, sinks):
-        slopes = jnp.float32([0.5, 0.25])  # the same on every device, like sinks
+        slopes = jnp.float32([0.5, 0.25])  # like sinks, the slopes are the same on every device
         return attend.jax.attention(q, k, v, bias=bias, sinks=sinks, alibi_slopes=slopes, causal=True)
 
     spec = PartitionSpec("x")
@@ -203,7 +204,7 @@ def test_export_with_an_open_batch():
 
 
 def test_export_with_open_rows_refuses_offsets_of_other_lengths():
-    """At run time both lengths are known, which the trace could not see."""
+    """If lengths are symbolic while the program is traced, wrong offsets can only be refused at run time."""
     export = pytest.importorskip("jax.export")
     pytest.importorskip("flatbuffers", reason="jax.export needs flatbuffers")
     (q,) = arrays((8, 2, 8))
@@ -330,7 +331,7 @@ WRONG_CALLS = [
 
 @pytest.mark.parametrize("wrong, line", WRONG_CALLS)
 def test_the_custom_call_checks_what_it_is_given(wrong, line):
-    """A program from elsewhere or a damaged one is refused before anything is written."""
+    """The custom call refuses an invalid program, for example a damaged one, before it writes any result."""
     q, k, v = arrays((1, 2, 9, 16), (1, 2, 9, 16), (1, 2, 9, 16))
     ffi = importlib.import_module("jax.ffi" if hasattr(jax, "ffi") else "jax.extend.ffi")
     attributes = OPERANDS | wrong

@@ -1,5 +1,5 @@
-"""attend.jax.ring_attention on four devices against the full sequence in float64, and the communication of its
-programs.
+"""Tests of attend.jax.ring_attention on four devices: the results are compared with the full sequence in float64, and
+the communication of the compiled programs is checked.
 """
 
 import importlib
@@ -34,7 +34,7 @@ def mesh_of(*shape):
 
 
 def problem(rng, rows, keys=None, batch=2, causal=False, dtype=np.float32, **options):
-    """Returns a problem of the oracle: four query heads share two key heads, and v has another head_dim."""
+    """Returns a Problem of oracle.py, in which four query heads share two key heads, and v has another head_dim."""
     keys = rows if keys is None else keys
     normal = lambda *shape: rng.standard_normal(shape).astype(dtype)
     arrays = (normal(batch, 4, rows, 16), normal(batch, 2, keys, 16), normal(batch, 2, keys, 24))
@@ -48,7 +48,7 @@ def problem(rng, rows, keys=None, batch=2, causal=False, dtype=np.float32, **opt
 
 
 def run(p, mesh, sharding="zigzag", layout="bhsd", **options):
-    """Returns o, lse and the gradients, with rows in the original order, and the compiled program."""
+    """Returns o, lse and the gradients, with rows in the original order, and the text of the compiled program."""
     size = mesh.shape["seq"]
     batch_axis = "data" if "data" in mesh.shape else None
     axis, spec = layout.index("s"), [batch_axis, None, None, None]

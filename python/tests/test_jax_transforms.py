@@ -1,4 +1,6 @@
-"""Transformations of attend.jax that are not in the covering array: shared operands, other axes, Jacobians, threads."""
+"""Tests of attend.jax with transformations that are not in the covering array: shared operands, other axes, Jacobians,
+and threads.
+"""
 
 import itertools
 import pathlib

@@ -1,4 +1,6 @@
-"""flash_attn_with_kvcache of flash-attn 2 and 3, against flash-attn's rules written in PyTorch."""
+"""Tests of flash_attn_with_kvcache of flash-attn 2 and 3. The reference implements flash-attn's definition in
+PyTorch.
+"""
 
 import pytest
 
@@ -14,7 +16,7 @@ BATCH, HEADS, HEADS_K, DIM, CAPACITY = 3, 4, 2, 32, 48
 
 
 def rotated(x, cos, sin, positions, interleaved):
-    """Rotates x (batch, rows, heads, dim) at positions (batch, rows)."""
+    """Applies rotary embedding to x (batch, rows, heads, dim) at positions (batch, rows)."""
     import torch
 
     width = 2 * cos.shape[1]
@@ -65,7 +67,7 @@ def close(found, want, dtype):
 
 
 class Cache:
-    """Caches by sequence, the same as flash-attn's arguments, and new keys."""
+    """New keys, and caches in two forms: one tensor for each sequence, and the arguments of flash-attn."""
 
     def __init__(self, torch, dtype, kind, new):
         capacity = CAPACITY
@@ -146,7 +148,7 @@ def test_other_options(torch):
     run = flash_attn.flash_attn_with_kvcache
     out, lse = run(q, *cache.caches, causal=True, alibi_slopes=slopes, num_splits=3, return_softmax_lse=True, **options)
     assert close(out, want, out.dtype) and close(lse, want_lse, lse.dtype)
-    assert not out[2].any() and lse[2].isneginf().all()  # all keys are padding
+    assert not out[2].any() and lse[2].isneginf().all()  # all keys of this sequence are padding
     sinks = torch.randn(HEADS)
     want, _ = standard(q, cache.k, cache.v, lengths, True, (-1, -1), sinks=sinks, **given)
     ignored = {"scheduler_metadata": torch.zeros(4), "num_splits": 2, "pack_gqa": True, "sm_margin": 8}
@@ -186,7 +188,7 @@ def test_packed_rows_of_flash_attn_3(torch):
     lengths = cache.lengths.long() + 4
     want, _ = standard(rotated(q, cos, sin, at, True), cache.k, cache.v, lengths, True, (-1, -1))
     assert close(out, want.flatten(0, 1), q.dtype)
-    # Without new keys their offsets are ignored, as in flash-attn.
+    # If there are no new keys, cu_seqlens_k_new is ignored, as in flash-attn.
     again = {"cache_seqlens": cache.lengths + 4, "page_table": options["page_table"], "causal": True}
     out = flash_attn_3.flash_attn_with_kvcache(q.flatten(0, 1), *cache.caches, **again, **packed)
     want, _ = standard(q, cache.k, cache.v, lengths, True, (-1, -1))
@@ -243,7 +245,7 @@ def test_what_is_refused_has_flash_attns_names(torch, generation, name):
     change, kind, start = (REFUSED | (REFUSED_2 if generation == "2" else REFUSED_3))[name]
     cache = Cache(torch, torch.float32, "plain", True)
     q = torch.randn(BATCH, 2, HEADS, DIM)
-    # Numbers are replaced by tensors.
+    # The numbers 0 to 3 in the parameters stand for these tensors.
     tensors = {0: torch.randn(BATCH, 2, HEADS_K, DIM), 1: torch.rand(CAPACITY, 8), 2: torch.rand(CAPACITY, 32),
                3: torch.zeros(BATCH, dtype=torch.int64)}  # fmt: skip
     options = {key: tensors[x] if type(x) is int and key != "attention_chunk" else x for key, x in change.items()}

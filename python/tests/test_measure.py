@@ -1,4 +1,6 @@
-"""Parts that the measuring commands share (attend._measure): the catalogue, files, tables, the fused softmax."""
+"""Tests of the code that the measuring commands share (attend._measure): the catalogue, files, tables, and the fused
+softmax.
+"""
 
 import pathlib
 
@@ -77,7 +79,9 @@ def test_means_are_over_what_was_timed():
 
 
 def test_the_path_with_a_fused_softmax(torch, monkeypatch):
-    """The kernel needs a GPU (test_cuda.py). Here its formula replaces it, with the arguments that the kernel gets."""
+    """The kernel needs a GPU and is tested in test_cuda.py. This test replaces the kernel by its formula, with the same
+    arguments.
+    """
     from attend._measure import fused_softmax
 
     def launch(source, p, target, scale, causal):

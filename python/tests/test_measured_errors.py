@@ -1,4 +1,4 @@
-"""attend._measure.reference: the expected values of measured results, and the faults that the comparison detects."""
+"""Tests of attend._measure.reference: its reference results, and the faults that its comparison detects."""
 
 import pytest
 
@@ -36,7 +36,7 @@ def test_half_precision_has_a_budget_of_its_own(rng, no_torch):
 
 
 class KnownTruth:
-    """Replaces a Truth whose results are known without a score matrix."""
+    """Replaces Truth by results that are known without computing a score matrix."""
 
     def __init__(self, *wanted):
         self.wanted = wanted
@@ -56,7 +56,9 @@ def half_precision(x, rng):
 
 
 def test_a_forgotten_tile_of_keys_is_found_in_late_rows(rng, as_tensor):
-    """Causal with q = 0, so o is the mean of the values so far: 4.5 in the first row, 0.03 in the last of 16384."""
+    """With a causal mask and q = 0, o is the mean of the values up to the row. Its magnitude is 4.5 in the first row
+    and 0.03 in the last of 16384.
+    """
     v = rng.standard_normal((8, 16384, 64))
     keys = np.arange(1, 16385)[:, None]
     o = v.cumsum(1) / keys
@@ -73,7 +75,9 @@ def test_a_forgotten_tile_of_keys_is_found_in_late_rows(rng, as_tensor):
 
 
 def test_forgotten_rows_are_found_in_the_gradients_of_late_keys(rng, as_tensor):
-    """Causal with q = 0: dv of a key is the sum of dout / (number of keys) over the rows that see it."""
+    """With a causal mask and q = 0, dv of a key is the sum, over the rows that see the key, of dout divided by the
+    row's number of keys.
+    """
     dout = rng.standard_normal((4, 16384, 64)) / np.arange(1, 16385)[:, None]
     dv = dout[:, ::-1].cumsum(1)[:, ::-1]
     zero, close = np.zeros_like(dv), half_precision(dv, rng)

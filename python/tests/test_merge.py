@@ -1,4 +1,4 @@
-"""attend.merge: results over parts of the keys become the result over all of them."""
+"""Tests of attend.merge, which merges results over parts of the keys into the result over all keys."""
 
 import itertools
 
@@ -13,7 +13,7 @@ from problems import dtype_of
 
 pytestmark = pytest.mark.usefixtures("poisoned_numpy")
 
-CUTS = (0, 3, 3, 40, 64)  # one part has no key
+CUTS = (0, 3, 3, 40, 64)  # bounds of the parts of the keys; one part has no key
 
 
 def problem(rng, dtype="f32"):
@@ -73,11 +73,11 @@ def test_layouts_and_results_of_the_caller(rng):
 
 
 def test_shared_prefix(rng):
-    """decode reads a prefix that all sequences share only once, for all their rows."""
+    """One call of decode reads a shared prefix once, for the rows of all sequences."""
     prefix_k, prefix_v = (rng.standard_normal((1, 2, 30, 8)).astype(np.float32) for _ in range(2))
     k, v = (rng.standard_normal((3, 2, 10, 8)).astype(np.float32) for _ in range(2))
     q = rng.standard_normal((3, 4, 1, 8)).astype(np.float32)
-    rows = q.swapaxes(0, 2)  # one sequence of three rows
+    rows = q.swapaxes(0, 2)  # the rows of three sequences as one sequence
     o, lse = attend.decode(rows, prefix_k, prefix_v, causal=False, return_lse=True)
     shared = o.swapaxes(0, 2), lse.swapaxes(0, 2)
     own = attend.decode(q, k, v, seqlens_k=np.array([10, 0, 4], np.int32), return_lse=True)

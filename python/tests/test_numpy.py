@@ -1,4 +1,4 @@
-"""NumPy arrays as inputs and outputs: every option against the definition in float64."""
+"""Tests of NumPy arrays as inputs and outputs: every option is compared with the definition in float64."""
 
 import sys
 import types
@@ -89,7 +89,7 @@ def test_dropout_drops_its_share(rng):
     shape = (2, 4, 96, 96)
     p = Problem(np.zeros(shape), np.zeros(shape), np.zeros(shape), dropout_p=0.25)
     share = 1 - problems.dropout_pattern(p, seed=int(rng.integers(2**62))).mean()
-    # Six standard deviations of a binomial share: a false alarm once in 10^9 runs.
+    # The limit is six standard deviations of a binomial share, so a correct result fails once in 10^9 runs.
     assert abs(share - 0.25) < 6 * np.sqrt(0.25 * 0.75 / np.prod(shape))
 
 
@@ -100,7 +100,9 @@ def test_a_row_without_keys_is_zero(rng):
 
 
 def test_a_torch_that_is_not_whole_yet_is_in_nobodys_way(monkeypatch):
-    """Simulates what another thread sees while torch is being imported."""
+    """While one thread imports torch, other threads find an incomplete module torch. They must be able to call
+    attend.
+    """
     q = np.random.default_rng(SEED).standard_normal((1, 2, 8, 16)).astype(np.float32)
     want = attend.attention(q, q, q)
     monkeypatch.setitem(sys.modules, "torch", types.ModuleType("torch"))

@@ -1,4 +1,4 @@
-"""attend.onnx.attention against the standard's node tests and against the formula in float64."""
+"""Tests of attend.onnx.attention with the standard's node tests and with the formula in float64."""
 
 import numpy as np
 import pytest
@@ -36,7 +36,7 @@ def test_what_is_listed_is_nearer_to_float64_than_what_the_test_expects(name):
 
 
 def formula(q, k, v, offset, window, bias):
-    """Computes O in float64. Row i is at position i + offset."""
+    """Computes O in float64. Row i has position i + offset."""
     group = q.shape[1] // k.shape[1]
     q, k, v = (x.astype(np.float64) for x in (q, np.repeat(k, group, axis=1), np.repeat(v, group, axis=1)))
     i, j = np.arange(q.shape[2])[:, None] + offset, np.arange(k.shape[2])

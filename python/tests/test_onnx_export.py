@@ -1,4 +1,6 @@
-"""torch.onnx.export of programs that call attend. ONNX Runtime runs them with attend and with its operator."""
+"""Tests of torch.onnx.export of programs that call attend. ONNX Runtime runs the models with attend and with its own
+operator.
+"""
 
 import re
 
@@ -84,7 +86,7 @@ def test_what_torch_itself_exports_runs_on_attend():
 
 
 def test_lse_too():
-    """Includes rows that see no key."""
+    """The exported model also computes lse, including rows that see no key."""
     options, inputs = {"causal": True, "return_lse": True}, tensors(seqlen_q=9, seqlen_k=6)
     o, lse = run(exported(options, inputs, 24), inputs, with_attend=True)
     wanted_o, wanted_lse = (x.numpy() for x in Program(options)(*inputs))

@@ -1,4 +1,6 @@
-"""docs/operations.md lists exactly the environment variables of the code, and its figures match the results."""
+"""Tests that docs/operations.md lists exactly the environment variables that the code reads, and that its figures match
+the results.
+"""
 
 import json
 import pathlib
@@ -20,7 +22,9 @@ def sources(*folders):
 
 
 def variables_of_the_code():
-    """Returns names in quotation marks, as C++ and Python read them, and names that a shell or make expands."""
+    """Returns the names of environment variables in the code: names in quotation marks, as C++ and Python read them,
+    and names that a shell or make expands.
+    """
     names = set()
     for text in sources("src", "apps", "include", "python/attend", "python/src", "bench", "tools", "Makefile"):
         names |= set(re.findall(r'"(ATTEND_[A-Z0-9_]+)"', text))

@@ -1,4 +1,4 @@
-"""The installed package: cost and effects of its import, contents of the wheel, and true documentation."""
+"""Tests of the installed package: the time and effects of its import, the contents of the wheel, and the docstrings."""
 
 import importlib.metadata
 import inspect
@@ -30,7 +30,8 @@ def run(code: str, **environment: str) -> str:
     return result.stdout
 
 
-# Excludes the time in which this process had no core, as counted by Linux, because other tests use the cores.
+# The program subtracts the time in which its process waited for a core, as counted by Linux, because other tests use
+# the cores.
 IMPORT_TIME = """
 import time
 
@@ -51,7 +52,7 @@ def test_import_is_quick():
     run(IMPORT_TIME)
     milliseconds = [float(run(IMPORT_TIME)) for _ in range(15)]
     print(f"import attend: {min(milliseconds):.1f} ms, of {sorted(milliseconds)}")
-    # The best of several runs. The others also measure the load of the machine.
+    # Only the best of several runs counts, because the others also measure the load of the machine.
     assert min(milliseconds) < IMPORT_MS
 
 
@@ -105,11 +106,11 @@ def test_the_wheel_carries_what_it_needs():
 def test_the_package_is_small():
     size = sum(path.stat().st_size for path in FOLDER.rglob("*") if "__pycache__" not in path.parts)
     print(f"{size / 1e6:.2f} MB installed")
-    assert size < 6.5e6  # 1.4 MB of them are the kernels' sources
+    assert size < 6.5e6  # 1.4 MB of this are the sources of the kernels
 
 
 def test_the_distribution_has_a_name_of_its_own():
-    """`attend` is another project's name on the package index."""
+    """The distribution cannot be named `attend`, because another project has this name on the package index."""
     assert importlib.metadata.version("libattend") == attend.__version__
 
 
@@ -120,7 +121,8 @@ def test_info():
     report = json.loads(subprocess.run([*command, "--json"], capture_output=True, text=True, check=True).stdout)
     assert {"cpu", "reference"} <= {backend["name"] for backend in report["backends"]}
     assert report["threads"] >= 1
-    for title, name in (("libcuda", "libcuda"), ("NVRTC", "nvrtc")):  # as in the program's info: which, or why none
+    # Both outputs name the library, or the reason why it is missing.
+    for title, name in (("libcuda", "libcuda"), ("NVRTC", "nvrtc")):
         found = report[name]
         shown = f"none: {found['lack']}" if "lack" in found else f"{found['version']}, {found['path']}"
         assert f"\n{title:<9} {shown}\n" in text and ("lack" not in found or "not found" in found["lack"])
@@ -211,7 +213,7 @@ def test_the_rows_of_tensors_lead_extras_and_their_gradients_end_gradients():
 
 
 def test_a_capsule_is_read_without_a_copy():
-    """Reads the result of __dlpack__. On a GPU it is called with a stream."""
+    """attend reads the capsule that __dlpack__ returns. On a GPU, __dlpack__ is called with a stream."""
     np = pytest.importorskip("numpy")
     from attend import _core
 

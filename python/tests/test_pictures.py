@@ -1,4 +1,4 @@
-"""python -m attend.bench visualize: pictures from result files, and invalid files."""
+"""Tests of python -m attend.bench visualize: pictures from result files, and invalid files."""
 
 import itertools
 import json
@@ -34,9 +34,11 @@ def test_lines_are_eight_at_most_half_of_them_of_the_peers():
     few = plotting.worth_a_line([figures], peers, best_is_low=True)
     assert few == [*(f"ours{i}" for i in range(4)), *(f"torch{i}" for i in range(4))]
     both = plotting.worth_a_line([figures, {"ours8": 5e3}], peers, True)
-    assert len(both) == style.MOST_LINES and "ours8" in both  # for all panels together; ours8 is the second's best
+    # The limit is for all panels together; ours8 is the best of the second panel.
+    assert len(both) == style.MOST_LINES and "ours8" in both
     assert "ours8" in plotting.worth_a_line([figures], peers, best_is_low=False)
-    assert len(plotting.worth_a_line([figures], {"torch0"}, True)) == style.MOST_LINES  # the best ones fill the rest
+    # With one peer, the best others use the remaining places.
+    assert len(plotting.worth_a_line([figures], {"torch0"}, True)) == style.MOST_LINES
     assert set(plotting.worth_a_line([figures], peers, True, None)) == set(figures)
 
 

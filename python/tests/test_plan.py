@@ -1,4 +1,4 @@
-"""attend.explain and attend.prepare: the library's choice, made from sizes alone."""
+"""Tests of attend.explain and attend.prepare, which report the library's choice from sizes, without tensors."""
 
 import math
 import os

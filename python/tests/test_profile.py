@@ -1,8 +1,8 @@
-"""python -m attend.profile: reports with known figures give the expected sentences. The reports are made up, in ncu's
-format.
+"""Tests that python -m attend.profile prints the expected sentences for reports with known figures. The reports have
+ncu's format and invented figures.
 
-profile_reports/fma.csv: two kernels, base units, everything measured. latency.csv: messages before the header, units
-with prefixes, every problem at once. tensor.csv: many values are "n/a".
+profile_reports/fma.csv has two kernels, base units, and all values. latency.csv has messages before the header, units
+with prefixes, and every type of problem. In tensor.csv many values are "n/a".
 """
 
 import json
@@ -23,7 +23,7 @@ CONFLICTS = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum"
 
 
 def launch(name, **changes):
-    """Returns the last launch of a report with some values replaced. None means not measured."""
+    """Returns the last launch of a report with some values replaced. The value None means that it was not measured."""
     last = parse((REPORTS / name).read_text())[-1]
     for metric, value in changes.items():
         last.values.pop(metric, None)
@@ -72,7 +72,7 @@ def test_what_is_not_available_is_no_number():
     assert m.get("spill_loads") is None and "instructions that load from local memory" in m.missing
     text = said(TENSOR)
     assert "Not in the report:" in text and "instructions that load from local memory" in text
-    assert "spilled" not in text  # spills were not measured, so the text must not mention them
+    assert "spilled" not in text  # register spills were not measured, so the text must not mention them
 
 
 @pytest.mark.parametrize("report, bound", [(FMA, "issue"), (LATENCY, "latency"), (TENSOR, "tensor")])
@@ -108,7 +108,8 @@ def test_reasons_to_wait_are_shares_of_the_whole():
     text = said(LATENCY)
     assert text.index("`short_scoreboard`") < text.index("`long_scoreboard`") < text.index("`mio_throttle`")
     assert "`barrier`" not in text and stalls.STALLS["short_scoreboard"].remedy in text
-    assert stalls.STALLS["barrier"].remedy not in said(TENSOR)  # a bound kernel has another remedy
+    # This remedy is only for kernels that are bound by latency.
+    assert stalls.STALLS["barrier"].remedy not in said(TENSOR)
 
 
 @pytest.mark.parametrize("reason", stalls.STALLS)
@@ -152,7 +153,7 @@ def test_a_report_with_nothing_in_it_says_so():
     assert verdict.bound == "unknown" and "is unknown" in verdict.sentences[0]
 
 
-LAST = 19  # the tensor-core products, the ladder's last steps
+LAST = 19  # number of the ladder's last rung
 
 
 def test_the_rungs_are_those_of_the_ladder():
@@ -191,7 +192,7 @@ def test_other_kernels_have_no_rung():
 def test_the_command_explains_a_report(tmp_path):
     done = run("--report", REPORTS / FMA, "--json", tmp_path / "deep" / "profile.json")
     assert done.returncode == 0, done.stderr
-    assert "attend_fa2_backward grid (4096, 1, 1)" in done.stdout  # the longer of the two
+    assert "attend_fa2_backward grid (4096, 1, 1)" in done.stdout  # the kernel with the longer time
     data = json.loads((tmp_path / "deep" / "profile.json").read_text())
     assert data["kernel"] == "attend_fa2_backward" and data["gpu"] == "NVIDIA H200" and data["problem"] is None
     assert [x["kernel"] for x in data["launches"]] == ["attend_fa2_backward_prepare", "attend_fa2_backward"]

@@ -1,4 +1,6 @@
-"""python -m attend.profile when it measures: ncu and nsys, mostly fake ones, and their possible failures."""
+"""Tests of the measurements of python -m attend.profile, mostly with a fake ncu and nsys, and of their possible
+failures.
+"""
 
 import csv
 import io
@@ -71,7 +73,7 @@ else:
 
 
 def test_the_command_measures_a_call(tmp_path, monkeypatch, capsys):
-    """Uses a fake ncu that writes a fixed report, to test everything except the measurement."""
+    """A fake ncu writes a fixed report, so that everything except the measurement is tested."""
     fake_ncu(tmp_path, REPORT_BODY)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(command.attend, "gpus", lambda: [{"name": "a GPU"}])
@@ -81,11 +83,11 @@ def test_the_command_measures_a_call(tmp_path, monkeypatch, capsys):
     assert {p.name for p in kept.iterdir()} == {"profile.ncu-rep", "profile.csv", "ncu.log", "p.json"}
     data = json.loads((kept / "p.json").read_text())
     assert data["problem"] == PROBLEM._asdict() and data["tool"] == "2025.1.0.0"
-    # 10 B H S^2 D operations in the time of both kernels.
+    # 10 B H S^2 D operations (batch, heads, seqlen, head_dim), divided by the time of both kernels.
     expected = 10 * 8 * 16 * 2048**2 * 64 / (8.390112e-3 + 31.008e-6) / 1e12
     assert data["tflops"] == pytest.approx(expected)
     assert f"{expected:.1f} TFLOP/s" in capsys.readouterr().out
-    # The operations of the full call, divided by the time of one of two kernels, have no meaning.
+    # With only one of two kernels no speed is printed, because the number of operations is that of the full call.
     assert command.main([*words, "--kernel-regex", "prepare"]) == 0
     data = json.loads((kept / "p.json").read_text())
     assert data["tflops"] is None and data["kernel_regex"] == "prepare" and len(data["launches"]) == 1
@@ -204,7 +206,7 @@ def test_what_ncu_is_asked_for(tmp_path):
     child = words[words.index("-m") + 1 :]
     assert child[0] == "attend.profile.call" and json.loads(child[1]) == PROBLEM._asdict()
     header = next(csv.reader(io.StringIO((REPORTS / FMA).read_text())))
-    assert set(header[11:]) <= set(asked)  # the fixtures contain only metrics that are requested
+    assert set(header[11:]) <= set(asked)  # the example reports contain only metrics that are requested
 
 
 @pytest.mark.parametrize("mode", ["forward", "backward"])

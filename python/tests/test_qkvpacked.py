@@ -1,4 +1,6 @@
-"""attention_qkvpacked: q, k and v in one tensor with one gradient, against attention of three tensors."""
+"""Tests of attention_qkvpacked, with q, k and v in one tensor and one gradient. It is compared with attention of three
+tensors.
+"""
 
 import itertools
 
@@ -43,7 +45,7 @@ def is_direct(torch):
 def test_it_is_attention_of_the_three(torch, device, name, dtype, return_lse):
     if dtype == "float64" and device != "cpu":
         pytest.skip("float64 is the CPU's")
-    # Without `deterministic` the order of sums in dq changes from run to run.
+    # `deterministic` is set, because otherwise the order of the sums in dq changes from run to run.
     options = {**OPTIONS[name], "return_lse": return_lse, "deterministic": True}
     packed, others = inputs(torch, device, 2, 37, 3, 4, 24, dtype=dtype)
     found, want = attend.attention_qkvpacked(packed, **options), separate(others, **options)
@@ -66,7 +68,7 @@ def test_it_is_attention_of_the_three(torch, device, name, dtype, return_lse):
 @pytest.mark.parametrize("shape", [(1, 1, 3, 1, 64), (3, 130, 3, 2, 64), (2, 77, 3, 3, 128), (1, 65, 3, 2, 100),
                                    (2, 200, 3, 1, 20), (1, 70, 3, 1, 160)])  # fmt: skip
 def test_gradients_against_float64(torch, device, shape, dtype, deterministic):
-    """With the three gradients side by side, the kernels' stores have other strides and another alignment."""
+    """In one gradient tensor, the kernels' stores have other strides and another alignment than in three tensors."""
     torch.use_deterministic_algorithms(False)  # as in training
     torch.utils.deterministic.fill_uninitialized_memory = True
     packed, _ = inputs(torch, device, *shape, dtype=dtype)
@@ -82,7 +84,9 @@ def test_gradients_against_float64(torch, device, shape, dtype, deterministic):
 
 
 def test_every_stride_is_right(torch, device):
-    """Tests all routes: rows apart, elements that share memory, a last dimension that is not dense, no rows."""
+    """Tests rows that are not contiguous, elements that share memory, a last dimension that is not dense, and a tensor
+    without rows, on all routes.
+    """
     packed, _ = inputs(torch, device, 2, 9, 3, 2, 16)
     transposed = torch.randn(3, 2, 16, 2, 9, device=device).permute(3, 4, 0, 1, 2).requires_grad_()
     one_head, one_column = (torch.randn(2, 9, 3, *x, device=device).requires_grad_() for x in ((1, 16), (2, 1)))
@@ -104,7 +108,9 @@ def test_every_stride_is_right(torch, device):
 
 
 def test_calls_that_the_library_leaves_to_python_are_right_too(torch, device):
-    """ALiBi, saved tensors that a hook has changed, and no gradient of o."""
+    """The Python code computes calls with ALiBi, with saved tensors that a hook has changed, and without a gradient of
+    o.
+    """
     packed, others = inputs(torch, device, 2, 9, 3, 2, 16)
     options = {"alibi_slopes": torch.tensor([0.5, 0.1], device=device)}
     found, want = attend.attention_qkvpacked(packed, **options), separate(others, **options)
@@ -224,7 +230,9 @@ def test_heads_side_by_side_of_flash_attn_3(torch, device):
 
 @pytest.mark.parametrize("wants", [1, np.True_, "yes", 0, ""])
 def test_whatever_is_true_asks_for_lse(torch, device, wants):
-    """Includes calls that the library leaves to Python: float64, rows that are not dense, and tensors to cast."""
+    """This includes calls that the Python code computes: float64, rows that are not dense, and tensors that autocast
+    converts.
+    """
     packed, _ = inputs(torch, device, 2, 9, 3, 2, 16)
     calls = (
         lambda x: attend.attention_qkvpacked(x, return_lse=wants),

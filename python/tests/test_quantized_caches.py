@@ -1,4 +1,4 @@
-"""8-bit caches from Python: NumPy with ml_dtypes and torch, factors of every shape, and refusals."""
+"""Tests of 8-bit caches with NumPy (and ml_dtypes) and torch, with factors of every shape, and of their refusals."""
 
 import pytest
 
@@ -25,7 +25,7 @@ def rounded(x, dtype):
 
 
 class Cache:
-    """Pages of random elements, and factors of a shape, (pages, heads, page_size, ...)."""
+    """Pages of random elements (pages, heads, page_size, ...), and factors of a given shape."""
 
     def __init__(self, rng, dtype, shape):
         self.dtype = dtype
@@ -39,7 +39,7 @@ class Cache:
         return dict(page_table=self.table, seqlens_k=LENGTHS, k_descale=self.k_descale, v_descale=self.v_descale)
 
     def numbers(self, s):
-        """Returns keys and values of a sequence in float64, (1, heads, length, dim)."""
+        """Returns the keys and values of sequence s in float64, (1, heads, length, dim)."""
         parts = []
         for elements, descale in ((self.k, self.k_descale), (self.v, self.v_descale)):
             pages = elements[self.table[s]].astype(np.float64)

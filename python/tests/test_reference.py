@@ -1,4 +1,4 @@
-"""Every public name has a description, and every page of docs/ is in the table of contents."""
+"""Tests that every public name has a description, and that every page of docs/ is in the table of contents."""
 
 import importlib
 import inspect
@@ -40,7 +40,7 @@ def test_the_site_has_a_page_of_every_module():
 
 
 def undocumented(folder, headers):
-    """Returns Doxygen's findings, from docs/site/doxygen.py in a separate process."""
+    """Returns Doxygen's warnings, by running docs/site/doxygen.py in a separate process."""
     code = "import doxygen, pathlib, sys; print(*doxygen.run(*map(pathlib.Path, sys.argv[1:])), sep='\\n')"
     line = [sys.executable, "-c", code, folder, headers]
     done = subprocess.run(line, cwd=SITE, capture_output=True, text=True, check=True)

@@ -1,4 +1,6 @@
-"""Tables and pictures of measurements: none may claim to be newer than its result file or code."""
+"""Tests of the tables and pictures of measurements: none may claim to be newer than its result file or than the
+measured code.
+"""
 
 import importlib
 import json
@@ -29,7 +31,7 @@ def test_no_section_is_forgotten(script):
     made = {(section.page.name, section.name) for section in script("documents").sections()}
     for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
         for line in page.read_text().splitlines():
-            if line.startswith("<!-- begin ") and page.name != "hugging_face.md":  # it shows no measurement
+            if line.startswith("<!-- begin ") and page.name != "hugging_face.md":  # its table is not a measurement
                 assert (page.name, line.split()[2]) in made
 
 
@@ -68,7 +70,7 @@ def test_a_file_that_is_a_list_of_rows_has_no_recorded_age(script):
 def section(script, monkeypatch, tmp_path):
     """Returns a page with a section made from a result file of the current code."""
     report = script("report")
-    report.style()  # the checkout's style
+    report.style()  # loads the style of the checkout
     monkeypatch.setattr(report, "ROOT", tmp_path)
     monkeypatch.setattr(report, "present_sources", lambda: PRESENT)
     page, file = tmp_path / "page.md", tmp_path / "results" / "a.json"
@@ -98,7 +100,7 @@ def test_a_page_is_stale_when_its_results_or_the_code_have_changed(script, secti
     monkeypatch.setattr(
         sys.modules[type(section).__module__], "present_sources", lambda: PRESENT | {"src/cpu": "newer"}
     )
-    assert section.difference() == []  # once is enough
+    assert section.difference() == []  # the second call finds no difference
     file.unlink()
     assert section.text() == "Not measured with recent code: `results/a.json` does not exist. `measure` measures it."
     assert report.section_of("no section", "a") is None

@@ -1,4 +1,6 @@
-"""How ranks connect: with different histories, after a failed attempt, after an interrupt, and within torch.func."""
+"""Tests of how ranks connect: after different earlier calls, after a failed attempt, after an interrupt, and within
+torch.func.
+"""
 
 import os
 import signal
@@ -18,7 +20,7 @@ from ring_ranks import normal
 def text_of(call):
     try:
         call()
-    except BaseException as error:  # noqa: BLE001 (which one it is, the test says)
+    except BaseException as error:  # noqa: BLE001 (the test checks which error it is)
         return f"{type(error).__name__}: {error}"
     return "ok"
 
@@ -30,7 +32,7 @@ def on_cpus(ring_device):
 
 
 def run_with_another_past(rank, size, device, folder):
-    """Rank 0 was a one-rank ring in an earlier job."""
+    """In an earlier job with the same store, rank 0 was a ring of one rank."""
     import torch.distributed as dist
 
     x = normal(device, 1, 1, 4, 8)
@@ -49,7 +51,7 @@ def test_ranks_need_not_have_the_same_past(new_ranks, tmp_path):
 
 
 def run_after_a_try(rank, size, device, late):
-    """All ranks but one try to connect and give up. Then all connect."""
+    """All ranks except one try to connect and give up. Afterwards all ranks connect."""
     import torch.distributed as dist
 
     group = dist.new_group(list(range(size)))
@@ -70,7 +72,7 @@ def test_ranks_connect_after_a_try_that_failed(ranks, late):
 
 
 def run_interrupted(rank, size, device):
-    """Rank 0 is interrupted while it waits for the others' first call."""
+    """Rank 0 is interrupted while it waits for the first call of the other ranks."""
     import torch.distributed as dist
 
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,4 +1,6 @@
-"""Ranks of a ring that disagree, refuse, stall, fail or die: the others soon get a one-line error."""
+"""Tests of rings in which a rank disagrees, refuses, stalls, fails or dies. The other ranks must soon raise a one-line
+error.
+"""
 
 import time
 
@@ -42,7 +44,7 @@ def run_disagreeing(rank, size, device, name):
         text = f"{type(error).__name__}: {error}"
     else:
         text = "nothing was raised"
-    good = ring.ring_attention(q, q, q) if name != "rows" else q  # the ring works again
+    good = ring.ring_attention(q, q, q) if name != "rows" else q  # afterwards the ring works
     return text, bool(good.isfinite().all())
 
 
@@ -105,7 +107,7 @@ def run_and_die(rank, size, device):
 
 
 def test_a_rank_that_dies_ends_the_others(ring_device):
-    """The others end long before the time-out of 5 minutes."""
+    """The other ranks end long before the time limit of 5 minutes."""
     if ring_device == "cuda":
         pytest.skip("NCCL notices a rank that died by the time-out only, which is that of the test above")
     pool = Ranks(3, ring_device)
@@ -121,14 +123,14 @@ def test_a_rank_that_dies_ends_the_others(ring_device):
 
 
 def run_with_a_broken_rank(rank, size, device):
-    """Rank 1 fails when it sends keys. Returns what each rank's first call and the next one raise."""
+    """Rank 1 fails when it sends keys. Returns the errors of this rank's first call and of its next call."""
     import torch.distributed as dist
     from attend.ring import _messages
 
     sound = _messages.GroupMessages.send
 
     def send(self, to, channel, memory):
-        if channel != 0:  # channel 0 has the messages before a call
+        if channel != 0:  # channel 0 is used for the messages before a call
             raise OSError("the cable\nis out")
         return sound(self, to, channel, memory)
 

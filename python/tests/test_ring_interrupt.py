@@ -1,5 +1,5 @@
-"""Ctrl-C on one rank of a ring always raises KeyboardInterrupt there. The other ranks soon get an error that names the
-cause.
+"""Tests of Ctrl-C on one rank of a ring. That rank must always raise KeyboardInterrupt, and the other ranks must soon
+raise an error that names the cause.
 """
 
 import importlib.util
@@ -24,12 +24,14 @@ from interrupts import call_until_interrupted
 from ring_ranks import normal
 
 TRIES = 20
-SOON_S = 20  # the time-out is 300
+SOON_S = 20  # much less than the time limit of 300 s
 PROGRAM = pathlib.Path(__file__).with_name("ring_mpi_interrupt.py")
 
 
 def outcome_of(call, after):
-    """Returns the exception that ends a series of calls if a signal arrives after `after` seconds (None: no signal)."""
+    """Returns the exception that ends a series of calls. A signal arrives after `after` seconds, or never if `after` is
+    None.
+    """
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     start = time.monotonic()
     try:
@@ -38,7 +40,7 @@ def outcome_of(call, after):
         while time.monotonic() - start < SOON_S:
             call()
         text = "nothing was raised"
-    except BaseException as error:  # noqa: BLE001 (which one it is, the test says)
+    except BaseException as error:  # noqa: BLE001 (the test checks which error it is)
         text = f"{type(error).__name__}: {error}"
     finally:
         signal.signal(signal.SIGINT, before)
@@ -46,7 +48,7 @@ def outcome_of(call, after):
 
 
 def run_interrupted(rank, size, device, interrupted, after, with_backward):
-    import attend.ring._operators  # noqa: F401 (defines the operators)
+    import attend.ring._operators  # noqa: F401 (the import defines the operators)
     import torch
     import torch.distributed as dist
     from attend._settings import Extras, Settings
@@ -89,7 +91,7 @@ def test_an_interrupt_is_keyboard_interrupt_and_told(ranks, ring_device, size, w
 
 
 def run_interrupted_while_waiting(rank, size, device):
-    """Rank 0 waits for rank 1, which arrives after the interrupt."""
+    """Rank 0 is interrupted while it waits for rank 1, which calls later."""
     import torch.distributed as dist
 
     group = dist.new_group(list(range(size)))

@@ -1,4 +1,4 @@
-"""attend.ring on MPI communicators: runs ring_mpi_program.py on several processes."""
+"""Tests of attend.ring on MPI communicators, by running ring_mpi_program.py in several processes."""
 
 import importlib.util
 import os
@@ -13,7 +13,8 @@ from conftest import SEED
 pytest.importorskip("numpy")
 
 PROGRAM = pathlib.Path(__file__).with_name("ring_mpi_program.py")
-# More ranks than cores, and root: Open MPI's --oversubscribe and --allow-run-as-root, which other MPIs do not have.
+# These variables allow more ranks than cores, and runs as root. They replace Open MPI's options --oversubscribe and
+# --allow-run-as-root, which other MPIs do not have.
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "OMPI_MCA_rmaps_base_oversubscribe": "1",

@@ -1,4 +1,6 @@
-"""A front end refuses a call on one rank: all ranks soon raise the same error, and the ring works afterwards."""
+"""Tests of calls that the Python code of one rank refuses: all ranks soon raise the same error, and the ring works
+afterwards.
+"""
 
 import time
 
@@ -11,14 +13,14 @@ import attend
 from attend import ring
 from ring_ranks import normal
 
-SOON_S = 20  # the time-out is 300
+SOON_S = 20  # much less than the time limit of 300 s
 
 
 def text_of(call):
     start = time.monotonic()
     try:
         call()
-    except Exception as error:  # noqa: BLE001 (which one it is, the test says)
+    except Exception as error:  # noqa: BLE001 (the test checks which error it is)
         text = f"{type(error).__name__}: {error}"
     else:
         text = "nothing was raised"
@@ -27,7 +29,7 @@ def text_of(call):
 
 
 def run_refused(rank, size, device, name, refusing):
-    """Returns the text of the refusal, and whether the next call is right."""
+    """Returns the text of the error, and whether the next call has the right result."""
     import torch
 
     x = normal(device, 1, 2, 4, 8)
@@ -62,7 +64,7 @@ def run_refused(rank, size, device, name, refusing):
         elif name == "option":
             options["windw"] = 1
         elif name == "causal":
-            options["causal"] = "yes"  # refused by torch, in several lines
+            options["causal"] = "yes"  # torch refuses this with a message of several lines
     text = text_of(lambda: ring.ring_attention(q, k, v, **options))
     whole = normal(device, 1, 2, 4 * size, 8, seed=7)
     mine = ring.shard(whole, 2)
@@ -97,7 +99,7 @@ def test_a_refusal_on_one_rank_is_raised_by_all(ranks, size, refusing, name):
     outcomes = ranks(size).run(run_refused, name, refusing)
     texts = [text for text, _ in outcomes]
     assert all(good for _, good in outcomes), texts
-    if name == "option":  # the rank that causes it gets Python's error
+    if name == "option":  # the rank with the unknown option raises Python's error
         assert texts[refusing] == REFUSALS[name]
         others = f"ArgumentError: {REFUSALS[name]} (rank {refusing})"
         assert all(text == others for rank, text in enumerate(texts) if rank != refusing)
@@ -107,7 +109,7 @@ def test_a_refusal_on_one_rank_is_raised_by_all(ranks, size, refusing, name):
 
 
 def run_refused_first(rank, size, device, group_ranks, name):
-    """Refuses the first call on a group, before anything is connected."""
+    """One rank refuses the first call on a group, before the ranks are connected."""
     import torch.distributed as dist
 
     group = dist.new_group(group_ranks)
@@ -124,15 +126,16 @@ def run_refused_first(rank, size, device, group_ranks, name):
     return text, bool(ring.ring_attention(x, x, x, group=group).isfinite().all())
 
 
-@pytest.mark.parametrize("name", ["window", "dimensions"])  # refused before the ranks connect, and right after
+# The first is refused before the ranks connect, the second right after.
+@pytest.mark.parametrize("name", ["window", "dimensions"])
 def test_a_refusal_of_the_first_call_is_raised_by_all(ranks, name):
     outcomes = ranks(3).run(run_refused_first, [0, 2], name)
-    text = REFUSALS[name].format(1)  # its rank in the group
+    text = REFUSALS[name].format(1)  # the rank's number in the group
     assert outcomes == [(text, True), ("", True), (text, True)]
 
 
 def run_refused_gradients(rank, size, device):
-    """On rank 1, the gradient of o is not what the operator accepts."""
+    """On rank 1, the gradient of o has a form that the operator refuses."""
     import torch
 
     x = normal(device, 1, 2, 4, 8).requires_grad_()
@@ -226,10 +229,12 @@ def test_a_refusal_within_context_parallel_is_raised_by_all(ranks, name, start):
 
 
 def run_unseeded(rank, size, device):
-    """Without a seed: returns the full results of two calls, and whether gradients drop what forward dropped."""
+    """Makes two calls without a seed. Returns their full results, and whether the gradients belong to the same dropped
+    entries.
+    """
     import torch
 
-    torch.manual_seed(100 + rank)  # the ranks' generators differ
+    torch.manual_seed(100 + rank)  # the generators of the ranks differ
     q, k, v = (normal(device, 1, 2, 8, 8, seed=n).requires_grad_() for n in range(3))
     draws = []
     for _ in range(2):
@@ -237,12 +242,12 @@ def run_unseeded(rank, size, device):
         o = ring.ring_attention(q, k, v, dropout_p=0.5)
         draws.append(ring.unshard(o, 2).detach())
     torch.set_rng_state(state)
-    seed = int(torch.randint(2**62, ()))  # the seed that this rank has drawn
+    seed = int(torch.randint(2**62, ()))  # the seed that this rank drew in the call
     return [x.cpu().numpy() for x in draws], seed, torch.autograd.grad(o.sum(), v)[0].cpu().numpy()
 
 
 def test_ranks_without_a_seed_drop_by_what_rank_0_draws(ranks):
-    """Equals one device with that seed, forward and backward."""
+    """Forward and backward equal those of one device with the seed of rank 0."""
     import torch
 
     outcomes = ranks(2).run(run_unseeded)

@@ -1,4 +1,4 @@
-"""attend.ring in torch: compilers, groups, context_parallel."""
+"""Tests of attend.ring in torch: compilers, process groups, and context_parallel."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from ring_ranks import normal
 
 
 def run_compiled(rank, size, device, dropout_p):
-    """Runs a program with a ring in it, compiled and not. Returns o and the gradients."""
+    """Runs a function that contains a ring, compiled and not compiled. Returns o and the gradients."""
     import torch
     import torch.distributed as dist
 
@@ -90,12 +90,14 @@ def run_with_more_groups_on_one_rank(rank, size, device):
 
 
 def test_ranks_need_not_have_as_many_groups(new_ranks):
-    """torch.distributed names the groups of a process by their number."""
+    """torch.distributed numbers the groups of a process. Rings must work if the same group has different numbers on
+    different ranks.
+    """
     assert new_ranks(2).run(run_with_more_groups_on_one_rank) == [True] * 2
 
 
 def run_groups(rank, size, device):
-    """Rows and columns of a mesh are separate rings, and their contexts are freed with them."""
+    """The rows and columns of a mesh are separate rings. Their contexts are freed with the groups."""
     import torch
     import torch.distributed as dist
     from attend.ring import _contexts
@@ -124,7 +126,7 @@ def test_groups(ranks):
 class TestContextParallel:
     @staticmethod
     def run_model(rank, size, device, sharding):
-        """A small torch model without ring code: logits and gradients equal those of the full problem."""
+        """Runs a small torch model without ring code. Its logits and gradients must equal those of the full problem."""
         import torch
         from torch import nn
 
@@ -160,7 +162,7 @@ class TestContextParallel:
             its.backward(retain_graph=True)
             found = [p.grad.clone() for p in model.parameters()]
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-            its.backward()  # the positions differ from those that the graph has saved
+            its.backward()  # the positions have changed since the graph saved them
         assert torch.equal(tokens, before[0]) and torch.equal(positions, before[2])
         assert torch.equal(labels, ring.shard(before[1], 1, sharding=sharding))
         assert (mine - ring.shard(logits, 1, sharding=sharding)).abs().max() <= 1e-5
@@ -235,12 +237,12 @@ def run_counted(rank, size, device):
 
 
 def test_operations_are_counted(ranks):
-    """A rank's 6 rows and all 12 keys: two products in forward, five in backward."""
+    """A rank computes 6 rows and 12 keys, with two matrix products in forward and five in backward."""
     assert ranks(2).run(run_counted) == [7 * 2 * (2 * 6 * 12) * 8] * 2
 
 
 def run_with_a_pretended_gpu(rank, size, device):
-    """Records what is requested from the library for tensors on GPUs."""
+    """Pretends that tensors are on GPUs, and records which functions of the library are called."""
     import torch.distributed as dist
     from attend import _core
     from attend.ring import _contexts
@@ -250,7 +252,7 @@ def run_with_a_pretended_gpu(rank, size, device):
     _core.make_nccl_ring = lambda *arguments: found.append(arguments)
     _core.ring_agree = lambda context, name, value: found.append(value)
     try:
-        # Not the group's first ranks: the id must come from the group's rank 0.
+        # The group does not contain rank 0 of the job. The NCCL id must come from rank 0 of the group.
         group = dist.new_group([1, 2, 3])
         if rank > 0:
             _contexts.of_group(group.group_name, 5)
@@ -267,6 +269,7 @@ def test_ranks_on_gpus_have_the_id_of_the_groups_first(ranks, ring_device):
     made = bytes([1]) * 128
     assert outcomes[0] == []
     for rank in (1, 2, 3):
-        moves = ["one with tensors on cuda, for the first time"] * 2  # announced in the ring that the ranks use now
+        # The ranks compare these texts in the ring that they use now.
+        moves = ["one with tensors on cuda, for the first time"] * 2
         rings = [(made, rank - 1, 3, 5, 300.0, True), (made, rank - 1, 3, 1, 7, True)]
         assert outcomes[rank] == [moves[0], rings[0], moves[1], rings[1]]

@@ -1,4 +1,6 @@
-"""tools/same_results.py: the installed package against itself, and against packages that simulate later builds."""
+"""Tests of tools/same_results.py, which compares the installed package with itself and with packages that simulate
+later builds.
+"""
 
 import json
 import pathlib
@@ -21,7 +23,7 @@ from same_bits.compare import Outcome, Result, difference
 from same_bits.run import passes_of
 
 INSTALLED = pathlib.Path(attend.__file__).resolve().parent
-# The installed package with the code below added.
+# The __init__ of a package that loads the installed package, to which the code of a test is appended.
 PRETENDED = """
 import pathlib
 _installed = pathlib.Path({installed!r})
@@ -76,7 +78,9 @@ def backward(dout, q, *rest, **options):
 
 @pytest.fixture
 def pretended(tmp_path):
-    """Returns pretended(text), which makes a folder with the installed package and `text` appended."""
+    """Returns pretended(text), which makes a folder with a package: the installed package with the code `text`
+    appended.
+    """
 
     def make(text):
         (tmp_path / "attend").mkdir()
@@ -88,7 +92,7 @@ def pretended(tmp_path):
 
 
 def run(tmp_path, base, new, *words, num_cases=40):
-    """Returns the report and the finished process."""
+    """Runs the tool. Returns its JSON report and the finished process."""
     report = tmp_path / "report.json"
     given = ["--base", base, "--new", new, "--seed", "3", "--cases", num_cases, "--json", report, *words]
     done = subprocess.run(
@@ -243,7 +247,7 @@ def test_differences_of_bfloat16_are_of_its_values():
 
 
 class Sides:
-    """Two builds whose dq changes with each run, and whose dk differs between the builds."""
+    """Simulates two builds. Their dq changes in each run, and dk differs between the builds."""
 
     def __init__(self):
         self.runs = 0

@@ -1,4 +1,6 @@
-"""Custom scores: text and captures, against attention by the definition in float64."""
+"""Tests of custom scores, with a text and captures. The results are compared with attention by the definition in
+float64.
+"""
 
 import pytest
 
@@ -169,7 +171,9 @@ def test_torch_gradients_are_those_of_numpy(torch, rng):
 
 
 def layouts(torch, t):
-    """Returns the same values (HEADS, 8) in other memory layouts. Only the last one is read in place."""
+    """Returns tensors with the same values (HEADS, 8) in other memory layouts. attend reads only the last of them in
+    place.
+    """
     wide = torch.full((HEADS, 16), float("nan"))
     wide[:, ::2] = t
     rows = torch.full((2 * HEADS, 8), float("nan"))

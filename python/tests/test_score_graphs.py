@@ -1,4 +1,4 @@
-"""Scores given as text in graphs: torch.compile, torch.export, AOTInductor, opcheck, and refusals."""
+"""Tests of scores as text in graphs: torch.compile, torch.export, AOTInductor, opcheck, and refusals."""
 
 import io
 import subprocess
@@ -66,7 +66,7 @@ def test_other_values_and_lengths_make_no_other_graph():
     layer, counter = Layer(), CompileCounterWithBackend("aot_eager")
     run = torch.compile(layer, backend=counter, fullgraph=True, dynamic=True)
     run(*inputs())
-    count = counter.frame_count  # Dynamo starts again when it meets a number, such as cap
+    count = counter.frame_count  # Dynamo counts a frame again if the function uses a number, such as cap
     for rows in (ROWS, 33, 40):
         with torch.no_grad():
             layer.table.add_(0.5)
@@ -128,7 +128,9 @@ print("the same")
 
 @pytest.mark.skipif(sys.platform != "linux", reason="names a library of Linux")
 def test_a_package_of_aotinductor(tmp_path):
-    """Runs in a separate process, like the test in test_torch_operators.py, which explains the library's name."""
+    """The test runs in a separate process and first loads libstdc++. The same test in test_torch_operators.py explains
+    why.
+    """
     command = [sys.executable, "-W", "ignore", "-c", PACKAGE, str(tmp_path / "layer.pt2")]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0 and "the same" in done.stdout, done.stdout + done.stderr
@@ -142,7 +144,7 @@ attend.attention(q, q, q, score="score + 1")
 
 
 def test_a_program_ends_in_silence():
-    """The extension module reports objects that outlive it."""
+    """At exit the extension module prints a report if objects outlive it, which must not happen."""
     done = subprocess.run([sys.executable, "-c", ENDING], capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0 and done.stderr == "", done.stderr
 

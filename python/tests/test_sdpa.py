@@ -1,4 +1,6 @@
-"""attend.sdpa: torch's scaled_dot_product_attention with its conventions, against torch's."""
+"""Tests of attend.sdpa, which has the conventions of torch's scaled_dot_product_attention. The results are compared
+with torch's.
+"""
 
 import pytest
 
@@ -83,7 +85,7 @@ def test_sdpa_without_rows(torch, device, lead):
 @pytest.mark.parametrize("seqlens", [(9, 9), (5, 9)])
 @pytest.mark.parametrize("name", ["causal_lower_right", "causal_upper_left"])
 def test_sdpa_takes_torchs_causal_biases(torch, device, name, seqlens):
-    """Their memory holds no values: their type gives the mask."""
+    """A causal bias of torch is defined by its type, and its memory contains no values."""
     from torch.nn.attention import bias
 
     mask = getattr(bias, name)(*seqlens)
@@ -137,7 +139,7 @@ def test_sdpa_refusals(torch, device):
     q, k, v = (normal(torch, device, 2, 4, 9, 8) for _ in range(3))
     with pytest.raises(ValueError, match="^attn_mask: Explicit attn_mask should not be set when is_causal=True$"):
         attend.sdpa(q, k, v, torch.ones(9, 9, dtype=torch.bool, device=device), is_causal=True)
-    with pytest.raises(RuntimeError):  # like torch
+    with pytest.raises(RuntimeError):  # torch raises the same class
         attend.sdpa(q, k, v, torch.ones(9, 9, dtype=torch.bool, device=device), is_causal=True)
     with pytest.raises(ValueError, match="^key: 2 heads, allowed 1 or 4"):
         attend.sdpa(q, k[:, :2], v)

@@ -1,8 +1,8 @@
-"""The direct route of attend.decode and attend.append: which calls take it, and that its results equal the Python
-route's.
+"""Tests of the direct route of attend.decode and attend.append: which calls use it, and that its results equal those of
+the Python route.
 
-The Python route is the rest of the two functions. It handles calls for which _core.decode_of_options or
-_core.append_of_options returns None.
+On the direct route, _core.decode_of_options or _core.append_of_options computes the call. If it returns None, the
+Python code of the two functions handles the call, which is called the Python route.
 """
 
 import inspect
@@ -41,8 +41,8 @@ def as_torch(torch, x):
 
 
 def bits(torch, x):
-    """Returns what distinguishes two results or arguments. For a tensor this is its kind and its memory, with NaN as it
-    is.
+    """Returns a value by which two results or arguments can be compared. For a tensor it contains the dtype, the shape
+    and the bytes of the memory, so that equal NaNs are equal.
     """
     if isinstance(x, (tuple, list)):
         return tuple(bits(torch, part) for part in x)
@@ -55,7 +55,7 @@ def bits(torch, x):
 
 
 def outcome(torch, function, arguments):
-    """Returns the result of a call or the text of its error, then everything that the call may have written."""
+    """Returns the result of a call or the text of its error, and all tensors that the call may have written."""
     try:
         found = bits(torch, function(**arguments))
     except attend.Error as error:
@@ -66,8 +66,8 @@ def outcome(torch, function, arguments):
 
 @pytest.fixture
 def compare(torch, monkeypatch):
-    """Returns compare(function, make), which expects equal results by both routes for the arguments `make()`. It
-    returns whether the first was direct.
+    """Returns compare(function, make), which checks that both routes have equal results for the arguments `make()`. It
+    returns whether the first call was direct.
     """
 
     def compare(function, make, door=None):
@@ -120,7 +120,7 @@ def test_append_over_a_covering_array(torch, compare, index):
         return arguments | {"q_out": arguments["q"]} if in_place else arguments
 
     queries = make().get("q")
-    is_empty = queries is not None and queries.numel() == 0  # NumPy's strides of an empty array are 0
+    is_empty = queries is not None and queries.numel() == 0  # for an empty array, NumPy sets all strides to 0
     assert compare(attend.append, make) or is_empty
     if queries is not None:
         assert compare(attend.append, lambda: make(in_place=True))
@@ -139,7 +139,7 @@ def test_usual_calls_are_direct(torch, compare, name, page_size):
     assert compare(attend.decode, make)
     with torch.inference_mode():
         assert compare(attend.decode, make)
-    with torch.autocast("cpu", torch.bfloat16):  # changes nothing
+    with torch.autocast("cpu", torch.bfloat16):  # has no effect on these calls
         assert compare(attend.decode, make)
 
 
@@ -172,7 +172,7 @@ def check_refused(torch, compare, function, make):
 
 
 def is_direct(torch, arguments, function=attend.decode):
-    """Returns whether the library handles the call without Python."""
+    """Returns whether the library computes the call without Python code."""
     names = [name for name in inspect.signature(function).parameters if name not in function.__kwdefaults__]
     options = tuple(arguments.get(name, default) for name, default in function.__kwdefaults__.items())
     return getattr(_core, OF[function])(*(arguments.get(name) for name in names), options) is not None
@@ -190,7 +190,7 @@ def test_refusals_of_append_are_the_same(torch, compare, name):
 
 @needs_exchange_table
 def test_the_dispatcher_sees_what_is_for_it(torch, compare):
-    """Modes, transforms, tracers and wrapped tensors take torch's route."""
+    """Calls under modes, transforms and tracers, and calls with wrapped tensors, use torch's dispatcher."""
     from torch._subclasses import FakeTensorMode
 
     given = serving_calls.small(torch)
@@ -284,7 +284,7 @@ def test_a_compiled_call_gives_the_same(torch):
 
 
 def test_on_every_device(torch, compare, device):
-    """On a GPU the library computes or refuses, the same by either route."""
+    """On a GPU too, both routes have the same result or the same error."""
     for options in ({}, {"seqlens_k": 7, "return_lse": True}, serving_calls.new_keys(torch, device)):
         compare(attend.decode, lambda options=options: serving_calls.small(torch, device) | options)
 

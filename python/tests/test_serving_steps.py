@@ -1,4 +1,6 @@
-"""A small model served in steps, with every function for serving, against the full prompt at once in float64."""
+"""Runs a small model step by step with every function for serving, and compares it with one pass over all tokens in
+float64.
+"""
 
 import math
 
@@ -23,7 +25,7 @@ class Model:
         self.cos, self.sin = angles.cos(), angles.sin()
 
     def run(self, x, attention):
-        """Runs the model. `attention` takes the layer's number and q, k, v (batch, rows, heads, DIM)."""
+        """Runs the model. `attention` is a function of the layer's number and q, k, v (batch, rows, heads, DIM)."""
         for number, layer in enumerate(self.layers):
             wq, wk, wv, wo = (w.to(x.dtype) for w in layer)
             q, k, v = ((x @ w).unflatten(-1, (-1, DIM)) for w in (wq, wk, wv))

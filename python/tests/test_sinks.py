@@ -1,4 +1,6 @@
-"""Sinks: a score that belongs to no key, against a softmax in float64 with one more column."""
+"""Tests of sinks, which are scores that belong to no key. The reference is a softmax in float64 with one more
+column.
+"""
 
 import pytest
 
@@ -31,7 +33,7 @@ from sink_problems import (
 @pytest.mark.parametrize("dtype", BUDGETS)
 @pytest.mark.parametrize(("rows", "keys", "causal"), [(37, 70, False), (70, 37, True), (1, 33, False)])
 def test_gradients_against_a_column_of_its_own(torch, device, rows, keys, causal, dtype, of_sinks, shape):
-    """With more rows than keys, the first rows of a causal mask see no key."""
+    """If there are more rows than keys, the first rows of a causal mask see no key."""
     *tensors, dout, dlse = inputs(torch, device, rows, keys, dtype)
     sinks = torch.randn(shape, device=device).to(getattr(torch, of_sinks))
     call = lambda q, k, v, sinks: attend.attention(q, k, v, causal=causal, sinks=sinks, return_lse=True)
@@ -94,7 +96,7 @@ def standard_packed(q, k, v, sinks):
 @pytest.mark.parametrize("shape", [(HEADS,), (len(LENGTHS), HEADS)], ids=str)
 @pytest.mark.parametrize("dtype", BUDGETS)
 def test_packed_sequences(torch, device, dtype, shape):
-    """One of the sequences has no row, one has no key."""
+    """One of the sequences has no row, and one has no key."""
     (*tensors, dout), dlse, offsets = packed(torch, device, dtype)
     sinks = torch.randn(shape, device=device)
 
@@ -117,7 +119,7 @@ def test_packed_sequences(torch, device, dtype, shape):
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
 def test_numpy(torch, dtype, shape):
-    """forward and backward of arrays. dsinks is the result after dbias."""
+    """attend.forward and attend.backward of NumPy arrays return dsinks after dbias."""
     import problems
     from oracle import Problem, check, solve
 
@@ -166,10 +168,10 @@ def test_numpy_is_torch(torch):
 
 @pytest.mark.parametrize("dtype", BUDGETS)
 def test_minus_infinity_is_no_sink(torch, device, dtype):
-    """Compares bit for bit, also in rows that see no key."""
+    """A sink of -inf must not change a bit of the result, also in rows that see no key."""
     *tensors, dout, dlse = inputs(torch, device, 70, 37, dtype)
     sinks = torch.full((HEADS,), float("-inf"), device=device)
-    # Uses one backend, because on a GPU the choice may depend on the sinks.
+    # Both calls use one backend, because on a GPU the choice of the backend may depend on the sinks.
     options = {"causal": True, "return_lse": True, "compute": "simt" if device == "cuda" else "cpu"}
     call = lambda q, k, v, sinks: attend.attention(q, k, v, sinks=sinks, **options)
     *found, dsinks = gradients(call, (*tensors, sinks), dout, dlse)
@@ -180,7 +182,7 @@ def test_minus_infinity_is_no_sink(torch, device, dtype):
 
 @pytest.mark.parametrize("keys", [0, 5])
 def test_a_row_without_keys_is_its_sink(torch, device, keys):
-    """o = 0, lse = sink, and the sink's gradient is the row's dlse."""
+    """In a row without keys, o = 0 and lse = sink, and the gradient of the sink is the row's dlse."""
     q, k, v, dout, dlse = inputs(torch, device, keys + 3, keys)
     sinks = torch.tensor([0.5, -3.0, 80.0, -200.0], device=device)
     call = lambda q, k, v, sinks: attend.attention(q, k, v, causal=True, sinks=sinks, return_lse=True)

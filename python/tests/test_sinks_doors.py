@@ -1,4 +1,4 @@
-"""Sinks with torch's transforms, plans and flash-attn 3's names, and their refusals."""
+"""Tests of sinks with torch's transforms, in attend.explain, and under flash-attn 3's names, and of their refusals."""
 
 import pytest
 
@@ -104,7 +104,8 @@ def test_one_column_for_all_keys_is_refused_with_them(torch, device, name):
     o, lse = attend.forward(q, k, v)
     with pytest.raises(NotImplementedError, match=rf"^{name}: shape \(9, 1\) with sinks"):
         attend.backward(o, q, k, v, o, lse, **options)
-    one_key = attend.attention(q, k[:, :, :1], v[:, :, :1], **options)  # a column determines it
+    # If there is only one key, a column is an ordinary bias or mask, which sinks can be combined with.
+    one_key = attend.attention(q, k[:, :, :1], v[:, :, :1], **options)
     assert one_key.isfinite().all()
     arrays = [x.cpu().numpy() for x in (q, k, v)]
     with pytest.raises(NotImplementedError, match=rf"^{name}: shape \(9, 1\) with sinks"):

@@ -1,4 +1,6 @@
-"""torch tensors as inputs and outputs: every option with autograd, against the definition in float64 and torch."""
+"""Tests of torch tensors as inputs and outputs: every option with autograd is compared with the definition in float64
+and with torch.
+"""
 
 import covering
 import problems
@@ -19,7 +21,7 @@ CASES = covering.cases(problems.OPTIONS, SEED + 1)
 
 
 def tensor(torch, x, device, requires_grad=False):
-    """Returns a tensor with the same values and strides. bfloat16 is copied by its bits."""
+    """Converts an array to a tensor with the same values and strides. The bits of bfloat16 are copied."""
     if x is None:
         return None
     if x.dtype.name == "bfloat16":
@@ -86,7 +88,7 @@ def test_covering_array(torch, device, index):
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_like_torchs_math_backend(torch, dtype, causal):
-    """Runs on the CPU, which has float64. The covering array compares a GPU's results with float64."""
+    """Runs on the CPU, where attend supports float64. The covering array compares results of a GPU with float64."""
     q, k, v = (torch.randn(2, 4, 33, 16, dtype=getattr(torch, dtype), requires_grad=True) for _ in range(3))
     bias = torch.randn(4, 33, 33, dtype=q.dtype, requires_grad=True)
     inputs = (q, k, v, bias)
@@ -141,7 +143,9 @@ def test_low_level_pair(torch, device):
 
 
 def test_results_of_another_dtype_are_cast(torch, device, monkeypatch):
-    """The reference does not read them, because it accepts any mix of types but is slow."""
+    """If o and dout have another dtype than q, they are cast. Otherwise the slow reference backend, which accepts any
+    mix of dtypes, would run.
+    """
     from attend.torch import _operators
 
     q, k, v, dout = (torch.randn(1, 2, 9, 8, device=device) for _ in range(4))
@@ -162,7 +166,9 @@ def test_o_lies_in_memory_as_q_does(torch, device):
 
 
 def test_temporaries_live_until_the_call_returns(torch, device):
-    """Inputs whose last stride is not 1 are copied, and gradients of sums have stride 0."""
+    """Inputs whose last stride is not 1 are copied, and the gradient of a sum has stride 0. The copies must live until
+    the call returns.
+    """
     for _ in range(20):
         q, k, v = (torch.randn(1, 2, 64, 128, device=device)[..., ::2].requires_grad_() for _ in range(3))
         o, lse = attend.attention(q, k, v, return_lse=True)
@@ -216,9 +222,9 @@ def test_a_traced_module_calls_attend(torch, device):
 
 
 def test_lazy_signs_are_seen(torch, device):
-    """torch may store a negation as a bit that only its operators read. A gradient of zeros may have no memory."""
+    """torch may store a negation as a bit that only its operators read, and a gradient of zeros may have no memory."""
 
-    def lazy(x):  # the same values
+    def lazy(x):  # returns the values of x, with a lazy negation
         return torch.complex(torch.zeros_like(x), -x).conj().imag
 
     q, k, v = (torch.randn(1, 2, 9, 8, device=device) for _ in range(3))

@@ -1,6 +1,7 @@
-"""Gradients of 16-bit tensors that many scores share: the terms are summed unrounded, and the sum is rounded once.
+"""Tests of gradients of 16-bit tensors whose entries are shared by many scores. The terms must be summed unrounded, and
+the sum rounded once.
 
-Here each term is too small for a float16, but the sum of 64 is not.
+In these tests each term is too small for a float16, but the sum of 64 terms is not.
 """
 
 import pytest
@@ -25,7 +26,7 @@ def alike(torch, device, *lead):
     """Returns q, k, v and dout in float16, with the same numbers at each index of the leading dimensions."""
     shapes = ((HEADS, ROWS, DIM), (HEADS, KEYS, DIM), (HEADS, KEYS, DIM), (HEADS, ROWS, DIM))
     q, k, v, dout = (torch.randn(*shape, device=device) for shape in shapes)
-    # Weights are about 1 / KEYS each, so all terms are small.
+    # Each softmax weight is about 1 / KEYS, so all terms are small.
     return [x.half().expand(*lead, *x.shape) for x in (q / 16, k, v, dout * 2.0**-19)]
 
 
@@ -76,7 +77,9 @@ def test_a_bias_that_the_batch_of_a_mapped_gradient_shares(torch, device, shape)
 
 @pytest.mark.parametrize("by_autograd", [True, False])
 def test_a_bias_of_one_column(torch, device, by_autograd):
-    """The gradient comes only from lse, because o depends on differences between keys."""
+    """The gradient of such a bias comes only from lse. o depends only on differences of the scores of a row, which the
+    bias does not change.
+    """
     q, k, v, _ = alike(torch, device, 1)
     bias = torch.randn(1, 1, ROWS, 1, device=device).div(16).half()
     dlse = torch.full((1, HEADS, ROWS), 2.0**-16, device=device)

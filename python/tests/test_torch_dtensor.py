@@ -1,4 +1,6 @@
-"""attend with torch's DTensor: results equal those of the full tensors, and stay sharded over batch and heads."""
+"""Tests of attend with torch's DTensor: results must equal those of the full tensors and stay sharded over batch and
+heads.
+"""
 
 import functools
 
@@ -15,14 +17,16 @@ BATCH, HEADS, ROWS, KEYS, DIM = 4, 4, 6, 10, 8
 
 @functools.cache
 def mesh_of(device, *sizes):
-    """Returns one mesh of each kind per process, because torch's compiler makes a new graph for another mesh."""
+    """Returns a mesh. Each process makes a mesh of the same sizes only once, because torch's compiler makes a new graph
+    for a new mesh.
+    """
     from torch.distributed.tensor import init_device_mesh
 
     return init_device_mesh(device.type, sizes)
 
 
 def gradients(call, tensors, weights):
-    """Returns (o, lse) and the gradients of the tensors, with `weights` for o and weights of 1 for lse."""
+    """Returns (o, lse), and the gradients of the sum of o * `weights` and lse with respect to the tensors."""
     import torch
 
     o, lse = call(*tensors)
@@ -59,7 +63,7 @@ def run_dense(rank, size, device, layout, axis_name):
     cut = [Replicate() if axis_name == "nothing" else Shard(axes[axis_name])]
     call = lambda q, k, v: attend.attention(q, k, v, layout=layout, causal=True, return_lse=True)
     o, lse, *found = check(call, tensors, (mesh, [cut] * 3), weights)
-    if axis_name == "rows":  # softmax must see all keys, so communication is necessary
+    if axis_name == "rows":  # each row needs all keys, so communication is necessary
         return True
     assert o == tuple(cut) and all(x == tuple(cut) for x in found), (o, found)
     assert lse == (Shard({"batch": 0, "heads": 1}[axis_name]) if axis_name != "nothing" else Replicate(),), lse
@@ -73,7 +77,9 @@ def test_results_stay_where_the_inputs_are(ranks, layout, axis_name):
 
 
 def run_uneven_heads(rank, size, device):
-    """With 3 key heads a rank would get 2, and with 6 query heads 3, which would read other key heads."""
+    """If 3 key heads and 6 query heads were split over two ranks, a rank would get 2 key heads and 3 query heads, which
+    need other key heads.
+    """
     from torch.distributed.tensor import Replicate, Shard
 
     q, weights = (normal(device, BATCH, 6, ROWS, DIM, seed=n) for n in (0, 9))
@@ -109,7 +115,7 @@ def run_option(name, whole, spread, q, k, v):
 
 
 def run_options(rank, size, device):
-    """Tests each option with its tensor replicated, sharded over the batch and sharded over the heads."""
+    """Tests each option with its tensor replicated, sharded over the batch, and sharded over the heads."""
     import torch
     from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
@@ -127,7 +133,8 @@ def run_options(rank, size, device):
                 call = functools.partial(run_option, name, option, distribute_tensor(option, mesh, [Replicate()]))
                 o, *_ = check(call, tensors, (mesh, cuts), weights)
             assert o == (Shard(axis),), (name, shape, o)
-    # A decision made with the bias's gradient must not apply to a call without it.
+    # DTensor caches sharding decisions. A decision for a call with the gradient of the bias must not be used for a call
+    # without it.
     bias = distribute_tensor(normal(device, HEADS, ROWS, KEYS, seed=5), mesh, [Replicate()])
     leaf = distribute_tensor(tensors[0], mesh, [Shard(0)]).requires_grad_()
     k, v = (distribute_tensor(x, mesh, [Shard(0)]) for x in tensors[1:])

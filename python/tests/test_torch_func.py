@@ -1,5 +1,5 @@
-"""torch.func: first derivatives of every public function against those of a softmax of the full score matrix in
-float64.
+"""Tests of torch.func: first derivatives of every public function are compared with those of a softmax of the full
+score matrix in float64.
 """
 
 import pytest
@@ -15,7 +15,7 @@ import attend.flash_attn
 import attend.flash_attn_3
 
 HEADS, ROWS, KEYS, DIM = 4, 6, 6, 8
-BUDGET = 2e-5  # relative to the largest entry, float32
+BUDGET = 2e-5  # allowed error relative to the largest entry, in float32
 
 
 def standard(q, k, v, bias=None, slopes=None, causal=True):
@@ -35,12 +35,12 @@ def standard(q, k, v, bias=None, slopes=None, causal=True):
 
 
 def swapped(function):
-    """Returns `function`, which takes (batch, seqlen, heads, head_dim), for tensors with heads before rows."""
+    """Wraps `function`, whose tensors are (batch, seqlen, heads, head_dim), for tensors with heads before rows."""
     return lambda *tensors: function(*(x.transpose(1, 2) for x in tensors)).transpose(1, 2)
 
 
 def packed(q, k, v):
-    """Treats the batch entries as consecutive packed sequences."""
+    """Computes attention_varlen, with the batch entries as consecutive packed sequences."""
     import torch
 
     batch, _, rows, _ = q.shape
@@ -51,7 +51,7 @@ def packed(q, k, v):
 
 
 def side_by_side(function):
-    """Returns `function`, which takes one tensor with q, k and v, for three tensors with equal heads."""
+    """Wraps `function`, whose argument is one tensor with q, k and v, for three tensors with equal numbers of heads."""
     import torch
 
     def of_three(q, k, v):
@@ -124,7 +124,7 @@ def assert_close(found, want):
 
 
 def inputs(torch, device):
-    """Returns q, k, v and weights of o for three calls, with two query heads per key head."""
+    """Returns q, k, v and weights of o for three calls, with two query heads for each key head."""
     q, w = (torch.randn(3, 2, HEADS, ROWS, DIM, device=device) for _ in range(2))
     k, v = (torch.randn(3, 2, HEADS // 2, KEYS, DIM, device=device) for _ in range(2))
     return (q, k, v), w
@@ -154,7 +154,7 @@ def test_first_derivatives_of_a_bias(torch, device, shape):
     want = run(standard, *(x.double() for x in (q, k, v, w, bias)))
     for a, b in zip(found, want):
         assert a.shape == b.shape
-        # A bias of one column changes no weight, so its gradient is 0 up to rounding.
+        # A bias of one column does not change o, so its gradient is 0 except for rounding.
         torch.testing.assert_close(a.double(), b, atol=1e-5, rtol=1e-4)
 
 
@@ -208,7 +208,7 @@ def test_what_has_no_rule_is_refused_in_one_line(torch, device):
 
 @pytest.mark.parametrize("rows", [1, 2])
 def test_slopes_of_a_batch_are_mapped(torch, device, rows):
-    """The batch shares one row of slopes."""
+    """The slopes are mapped by vmap, and shared by the batch."""
     x = torch.randn(3, 2, HEADS, 5, 8, device=device)
     slopes = torch.rand(3, rows, HEADS, device=device)
     run = lambda x, slopes: attend.attention(x, x, x, alibi_slopes=slopes)

@@ -1,4 +1,6 @@
-"""attend in torch features that build on operators: vmap, counted operations, traced graphs, profiles, drawn seeds."""
+"""Tests of attend with torch features that are based on operators: vmap, flop counting, traced graphs, profiles, and
+drawn seeds.
+"""
 
 import sys
 import threading
@@ -24,14 +26,14 @@ def tensors(torch, device, *shape, count=3, requires_grad=False):
 
 
 def one_by_one(run, count, arguments, in_dims):
-    """Returns the expected result of vmap."""
+    """Returns the expected result of vmap, by calling the function for each entry of the mapped dimension."""
     import torch
 
     each = [[x if d is None else x.select(d, i) for x, d in zip(arguments, in_dims)] for i in range(count)]
     return torch.stack([run(*some) for some in each])
 
 
-# The arguments besides q, k and v: the shape for one call, and the option.
+# The arguments other than q, k and v: the shape for one call, and the option.
 MAPPED = {
     "plain": (None, ()),
     "bias of all rows": ("bias", (2, 4, 9, 9)),
@@ -75,7 +77,7 @@ def test_vmap_of_packed_sequences(torch, device):
 
 @pytest.mark.parametrize("bias_shape", [(4, 9, 9), (2, 1, 9, 9), (9,)])
 def test_gradients_of_many_outputs_at_once(torch, device, bias_shape):
-    """is_grads_batched and vectorize=True map backward alone."""
+    """torch's is_grads_batched and vectorize=True apply vmap to backward only."""
     q, k, v = tensors(torch, device, *SHAPE, requires_grad=True)
     bias = torch.randn(*bias_shape, device=device, requires_grad=True)
     o = attend.attention(q, k, v, bias=bias)
@@ -124,7 +126,8 @@ def test_operations_are_counted_as_torch_counts_its_own(torch, device):
             run(q, k, v).sum().backward()
         counts.append(counter.get_total_flops())
     assert counts[0] == (2 * 2 + 2 * 5) * 2 * 4 * 9 * 9 * 8
-    # torch's backward stores P and needs one product less. Some versions count nothing for their CPU kernel.
+    # torch's backward stores P and therefore needs one product less. Some versions of torch count no operations for
+    # their CPU kernel.
     assert counts[0] >= counts[1] and (counts[1] > 0 or device == "cpu")
     cu = torch.tensor([0, 4, 9], dtype=torch.int32, device=device)
     packed = tensors(torch, device, 9, 4, 8)
@@ -220,7 +223,9 @@ def test_compiled_autograd_traces_the_gradients(torch, device):
 
 @pytest.mark.parametrize("is_packed", [False, True])
 def test_a_call_is_traced_while_other_threads_import(torch, device, is_packed):
-    """A tracer iterates over dictionaries that it finds. sys.modules grows at the same time."""
+    """A tracer iterates over dictionaries that a function uses. sys.modules must not be one of them, because other
+    threads add modules to it.
+    """
     qkv = torch.randn(1, 8, 3, 2, 16, device=device)
     packed = lambda qkv: attend.attention_qkvpacked(qkv, softcap=5)
     separate = lambda qkv: attend.attention(*qkv.unbind(2), layout="bshd", softcap=5, scale=1)

@@ -1,4 +1,6 @@
-"""The operators in torch's tools: opcheck, gradcheck, compile, export, autocast, unsupported derivatives."""
+"""Tests of the operators with torch's tools: opcheck, gradcheck, compile, export, autocast, and unsupported
+derivatives.
+"""
 
 import subprocess
 import sys
@@ -21,7 +23,7 @@ def tensors(torch, device, *shape, count=3, dtype=None, requires_grad=True):
 
 
 def arguments(torch, device, name):
-    """Returns the arguments of torch.ops.attend.forward, by a name."""
+    """Returns the arguments of torch.ops.attend.forward for the case `name`."""
     if name == "varlen":
         cu = torch.tensor([0, 3, 9], dtype=torch.int32, device=device)
         return (*tensors(torch, device, 9, 2, 8), *Extras(cu_seqlens_q=cu, cu_seqlens_k=cu), *Settings(6, 6, "thd"))
@@ -132,8 +134,9 @@ def test_export(torch, device, strict):
     torch.testing.assert_close(program.module()(*longer), Layer()(*longer))
 
 
-# Loads libstdc++ by its name. Some compilers link it statically into their output. On CUDA, torch's std::regex in the
-# package then meets the locale of the other copy, which ends the process, even for a model that only doubles its input.
+# The program first loads libstdc++ by its name, because some compilers link it statically into the package. Without
+# this, torch's std::regex in a CUDA package uses the locale of another copy of libstdc++. This ends the process, even
+# for a model that only doubles its input.
 PACKAGE = """
 import sys, torch, attend
 device, path = sys.argv[1:]
@@ -155,7 +158,7 @@ print("the same")
 
 @pytest.mark.skipif(sys.platform != "linux", reason="names a library of Linux")
 def test_a_package_of_aotinductor(torch, device, tmp_path):
-    """Runs in a separate process, because an error in a package ends the process."""
+    """The test runs in a separate process, because an error in a package ends the process."""
     command = [sys.executable, "-W", "ignore", "-c", PACKAGE, str(device), str(tmp_path / "layer.pt2")]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0 and "the same" in done.stdout, done.stdout + done.stderr

@@ -1,4 +1,6 @@
-"""Hugging Face models with attend as their attention: the same logits and gradients as with torch's."""
+"""Tests of Hugging Face models with attend as their attention, which must have the same logits and gradients as with
+torch's.
+"""
 
 import copy
 
@@ -40,7 +42,7 @@ def test_the_same_logits_and_gradients(torch, device, padding, sliding_window):
     if padding:
         mask[0, :3] = 0
     logits = [model(ids, attention_mask=mask).logits for model in (theirs, ours)]
-    seen = mask.bool()  # rows of padding have no meaning
+    seen = mask.bool()  # the results of padding rows have no meaning
     torch.testing.assert_close(logits[1][seen], logits[0][seen], atol=1e-5, rtol=1e-4)
     for x in logits:
         x[seen].logsumexp(-1).sum().backward()
@@ -50,7 +52,9 @@ def test_the_same_logits_and_gradients(torch, device, padding, sliding_window):
 
 @pytest.mark.parametrize("padding", [False, True])
 def test_sinks_of_a_model_learn_as_in_eager(torch, device, padding):
-    """gpt-oss: a layer with a sliding window and one without, each with a sink for every head."""
+    """The model is a gpt-oss with one layer with a sliding window and one without. Each layer has a sink for every
+    head.
+    """
     attend.transformers.register()
     layers = dict(layer_types=["sliding_attention", "full_attention"], sliding_window=4)
     sizes = dict(hidden_size=32, intermediate_size=32, head_dim=8, vocab_size=50, num_hidden_layers=2)
@@ -98,14 +102,16 @@ REFUSED = {
 }
 
 
-# From these releases of transformers on, such a model calls the interface and must give right results.
+# Since these releases of transformers, the model calls the attention interface and must have correct results.
 RELEASE = tuple(int(part) for part in transformers.__version__.split(".")[:2])
 GOT_THE_INTERFACE = {"codegen": (5, 24), "gptj": (5, 24)}
 
 
 @pytest.mark.parametrize("model_type", [name for names in REFUSED.values() for name in names])
 def test_a_model_without_the_interface_is_refused_in_one_line(torch, model_type):
-    """Otherwise the model would accept the name, then lose the mask, not call attend, or raise a bare KeyError."""
+    """Without the refusal, the model would accept the name and then lose the mask, not call attend, or raise a KeyError
+    without explanation.
+    """
     attend.transformers.register()
     if model_type not in transformers.CONFIG_MAPPING:
         pytest.skip("this transformers has no such architecture")
@@ -134,7 +140,7 @@ SAMPLE = ["llama", "bert", "gpt2", "bart", "t5", "vit", "gemma2", "qwen3_moe", "
 
 @pytest.mark.parametrize("model_type", SAMPLE)
 def test_the_table_of_architectures_is_true(torch, model_type):
-    """Tests a sample. `python python/tests/architectures.py --write` runs all of them."""
+    """Tests a sample of the architectures. `python python/tests/architectures.py --write` runs all of them."""
     if model_type not in transformers.CONFIG_MAPPING:
         pytest.skip("this transformers has no such architecture")
     outcome = architectures.examine(model_type)
@@ -159,7 +165,7 @@ def test_the_examination_finds_a_lost_mask(torch, monkeypatch):
 @pytest.mark.parametrize("padding", ["none", "left"])
 @pytest.mark.parametrize("model_type", ["llama", "gemma2", "gpt_oss", "t5"])
 def test_the_weights_are_those_of_eager(torch, model_type, padding):
-    """Softcap, sliding windows, sinks, a learnt bias, grouped heads."""
+    """The models have softcap, sliding windows, sinks, a learnt bias and grouped heads."""
     attend.transformers.register()
     eager = small_models.first_that_runs(model_type)
     ours = small_models.twin(eager, "attend")

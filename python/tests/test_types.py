@@ -1,4 +1,4 @@
-"""The annotations of the public functions match their arguments, and two type checkers accept them."""
+"""Tests that the annotations of the public functions match their arguments and that two type checkers accept them."""
 
 import importlib.util
 import inspect
@@ -13,7 +13,7 @@ from attend import _serving, _types
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 LINT = ROOT / "tools" / "lint.sh"
-# Arguments that the overloads of a function name before **options.
+# The arguments before **options in the overloads of each function.
 NAMED = {
     attend.attention: ({"return_lse"}, _types.AttentionOptions),
     attend.attention_qkvpacked: ({"return_lse"}, _types.VarlenOptions),
@@ -31,7 +31,9 @@ def test_the_overloads_name_the_keywords_of(function):
 
 
 def test_forward_and_backward_name_the_options_that_they_take(rng):
-    """Each option is accepted or refused for its value. A name that does not exist is a TypeError."""
+    """Each option in the annotations is accepted, or refused because of its value. Only a name that does not exist
+    raises a TypeError.
+    """
     q = rng.standard_normal((1, 1, 2, 8), "f")
     for name in _types.PassOptions.__annotations__:
         try:

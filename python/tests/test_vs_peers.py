@@ -1,5 +1,5 @@
-"""bench/h200_vs_peers.py without a GPU: its problems mean the same to every implementation, and its tables and picture
-match its data.
+"""Tests of bench/h200_vs_peers.py without a GPU: all implementations compute the same problem, and the tables and the
+picture match the data.
 """
 
 import importlib
@@ -16,7 +16,7 @@ OWN = {
     "batch": 1, "heads": 2, "seqlen": 256, "head_dim": 16, "window": 100, "document": 64, "prefix": 70, "noised": 32,
     "chosen": 64, "image": 32, "neighbourhood": 12, "tile": 8, "image_heads": 1,
 }  # fmt: skip
-# Small sizes, none a multiple of another, so that a mask along the wrong dimension is detected.
+# Small sizes that all differ, so that a mask along the wrong dimension is detected.
 SIZES = {"batch": 2, "heads": 4, "seqlen": 96, "head_dim": 16, "window": 24, "document": 32, "gqa_heads": (6, 2)}
 TIMES = {"attend": 1.0, "fa3": 1.25, "fa2": 2.0}
 
@@ -40,7 +40,7 @@ def script(monkeypatch):
 
 @pytest.fixture
 def plain_sdpa(script, torch, monkeypatch):
-    """Replaces the backends that need a GPU by torch's plain formula."""
+    """Replaces the backends that need a GPU by torch's unfused attention."""
     cases = script("peer_cases")
     math_backend = torch.nn.attention.SDPBackend.MATH
     monkeypatch.setattr(cases, "SDP", dict.fromkeys(cases.SDP, math_backend))
@@ -61,7 +61,7 @@ def data(rows):
 
 
 def named(case, mode):
-    """Returns attend's backends that the case requests by name and pass."""
+    """Returns the backends of attend that the case measures by name in this pass."""
     return set(case.computes) if mode == "fwd" else set()
 
 
@@ -79,7 +79,7 @@ def test_all_sides_compute_the_same(plain_sdpa, script, grid):
     for case in tool.GRIDS[grid]("f32", "cpu", **sizes):
         rows += [tool.measure(case, mode, "cpu", limits) for mode in case.modes]
         for one in rows[-len(case.modes) :]:
-            cannot = {"flex"} if one["mode"] == "bwd" else set()  # it has no gradients on a CPU
+            cannot = {"flex"} if one["mode"] == "bwd" else set()  # flex_attention has no gradients on a CPU
             assert one["errors"].keys() <= cannot and not tool.wrong(one), one
             assert one["ms"].keys() == case.sides.keys() - one["errors"].keys() | named(case, one["mode"])
             assert all(ms > 0 for ms in one["ms"].values()) and (len(one["ms"]) > 1 or cannot)
@@ -128,7 +128,7 @@ def test_flash_attention_is_a_side_where_it_is_installed(plain_sdpa, script, tor
     def function(q, k, v, causal):
         asked.append(causal)
         o = torch.nn.functional.scaled_dot_product_attention(*(x.transpose(1, 2) for x in (q, k, v)), is_causal=causal)
-        return o.transpose(1, 2), None  # (o, lse), as in some of its versions
+        return o.transpose(1, 2), None  # some versions return (o, lse)
 
     module.flash_attn_func = function
     monkeypatch.setitem(sys.modules, "flash_attn", types.ModuleType("flash_attn"))
@@ -162,7 +162,7 @@ def test_a_wrong_result_is_seen_and_a_refusal_kept(plain_sdpa, script):
 def test_figures_of_merit(script):
     tables = script("peer_tables")
     assert tables.best_peer(row()) == ("fa3", 480.0) and tables.ratio(row()) == pytest.approx(1.25)
-    alone = row(tflops={"attend": 1.0, "sm80_forward": 2.0})  # attend's backend is not a peer
+    alone = row(tflops={"attend": 1.0, "sm80_forward": 2.0})  # sm80_forward is a backend of attend, not a peer
     assert tables.best_peer(alone) is None and tables.ratio(alone) is None
     slow = row(seqlen=1024, tflops={"attend": 300.0, "fa3": 480.0})
     assert tables.geometric_mean(tables.ratios([row(), slow, alone])) == pytest.approx(math.sqrt(1.25 * 0.625))

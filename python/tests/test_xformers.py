@@ -1,4 +1,6 @@
-"""attend.xformers: each bias class, by attend's and by xFormers' instances, against float64 and xFormers' masks."""
+"""Tests of attend.xformers with each bias class, with attend's and with xFormers' instances. The results are compared
+with float64 and the masks with those of xFormers.
+"""
 
 import importlib
 import inspect
@@ -30,7 +32,7 @@ def xformers_or_skip():
 
 @pytest.fixture(params=["attend", "xformers"])
 def classes(request):
-    """Returns the module that has the bias classes."""
+    """Returns the module with the bias classes, attend's or xFormers'."""
     return ours.attn_bias if request.param == "attend" else xformers_or_skip().fmha.attn_bias
 
 
@@ -45,7 +47,7 @@ def assert_close(found, want, dtype=torch.float32):
 
 
 def check(q, k, v, bias, mask, function=ours.memory_efficient_attention, dtype=torch.float32, **options):
-    """Compares o and the gradients of q, k, v, and of `mask` if it has gradients, with float64."""
+    """Compares o and the gradients of q, k and v with float64, and the gradient of `mask` if it requires grad."""
     o = function(q, k, v, bias, **options)
     assert o.dtype == q.dtype
     want, _ = problems.truth(q, k, v, mask, options.get("scale"))
@@ -60,7 +62,7 @@ def check(q, k, v, bias, mask, function=ours.memory_efficient_attention, dtype=t
 
 
 def problem(name, classes, dtype=torch.float32, batch=2):
-    """Returns q, k, v, the bias, and the bias as a matrix."""
+    """Returns q, k, v, the bias object, and the bias as a matrix."""
     bias = ALL[name](classes)
     if name in problems.DENSE:
         q, k, v = tensors(5, 9, batch=batch, dtype=dtype)
@@ -78,7 +80,8 @@ def test_xformers_has_no_other_class():
     theirs = xformers_or_skip().fmha.attn_bias
     classes = {name for name, x in vars(theirs).items() if inspect.isclass(x) and issubclass(x, theirs.AttentionBias)}
     assert classes == set(ours.attn_bias.__all__)
-    for name in classes - {"AttentionBias"}:  # the classes that they can be made from, and converted to
+    # The classes from which a class can be made, and to which it can be converted.
+    for name in classes - {"AttentionBias"}:
         made = [x for x in vars(getattr(theirs, name)) if x.startswith(("from_", "make_", "split", "add_"))]
         assert all(hasattr(getattr(ours.attn_bias, name), x) for x in made), name
 
@@ -92,7 +95,7 @@ def test_masks_are_xformers_own(name):
 
 
 def test_pages_with_gaps_from_lengths():
-    """xFormers 0.0.35 refuses the arguments that its constructor passes."""
+    """Only attend's class is tested, because in xFormers 0.0.35 this constructor fails."""
     name = "PagedBlockDiagonalGappyKeysMask"
     found = getattr(ours.attn_bias, name).from_seqlens(
         problems.ROWS, problems.GAPS_IN_PAGES, problems.KEYS, torch.tensor(problems.TABLE), problems.PAGE_SIZE
@@ -117,7 +120,7 @@ def test_without_gradients_keys_are_read_in_place(name, classes, monkeypatch):
     hidden = mask.isinf().all(0)
     with torch.no_grad():
         for x in (k, v):
-            x[:, hidden] = float("nan")  # no row sees them
+            x[:, hidden] = float("nan")  # no row sees these keys
     assert_close(ours.memory_efficient_attention_forward(q, k, v, bias), want)
     o, lse = ours.memory_efficient_attention_partial(q, k, v, bias)
     assert o.dtype == torch.float32
@@ -179,7 +182,7 @@ def test_lower_triangles_of_any_shape(rows, keys, classes):
 
 def test_a_tensor_and_a_scale():
     q, k, v = tensors(6, 9, batch=2)
-    padded = torch.randn(2, 2, 6, 16, requires_grad=True)  # xFormers needs aligned rows
+    padded = torch.randn(2, 2, 6, 16, requires_grad=True)  # xFormers requires rows of aligned length
     check(q, k, v, None, 0, scale=0.2)
     o = ours.memory_efficient_attention(q, k, v, padded[..., :9], 0.0, 0.2)
     want, _ = problems.truth(q, k, v, padded[..., :9], 0.2)
@@ -234,7 +237,7 @@ def test_groups_of_heads(is_expanded):
 
 
 def test_shared_heads_are_read_once(monkeypatch):
-    """Heads of leaf tensors are read separately, because their gradients have an entry for each head."""
+    """Heads of a leaf tensor are read separately, because its gradient has an entry for each head."""
     seen = []
     plain = ours.fmha._api.attention
     monkeypatch.setattr(

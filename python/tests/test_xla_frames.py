@@ -1,6 +1,7 @@
-"""The custom calls on CUDA without a GPU and without XLA's CUDA: xla_frames.py builds the frames that XLA would build.
+"""Tests of the custom calls for CUDA, without a GPU and without a CUDA build of XLA. xla_frames.py builds the call
+frames that XLA would build.
 
-The GPU in software is the library of tests/cuda/fake_gpu.cpp, which `make test` builds first. ATTEND_TEST_FAKE_GPU
+The library of tests/cuda/fake_gpu.cpp simulates a GPU in software. `make test` builds it first. ATTEND_TEST_FAKE_GPU
 selects another file.
 """
 
@@ -29,10 +30,10 @@ def test_a_gpu_in_software_computes_the_custom_calls():
     assert done.returncode == 0, done.stderr
     seen = json.loads(done.stdout)
     for name in ("forward", "backward"):
-        # Version 0.1 of XLA's interface, and a call that CUDA graphs may contain.
+        # The metadata states version 0.1 of XLA's interface, and that CUDA graphs may contain the call.
         assert seen[name]["metadata"] == [0, 1, 1]
         assert seen[name]["errors"] == [] and not seen[name]["initialize_writes"] and seen[name]["streams"] == 1
-    assert seen["backward"]["words"] > 0 and seen["pool"] == 0  # scratch memory was XLA's
+    assert seen["backward"]["words"] > 0 and seen["pool"] == 0  # the scratch memory came from XLA
     assert max(seen["differences"]) < 1e-5, seen  # false if one is NaN
     ((message, code),) = seen["refused"]
     assert message.startswith("o: shape (2, 4, 9, 8), allowed ") and "\n" not in message and code == 3

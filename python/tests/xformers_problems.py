@@ -1,14 +1,17 @@
-"""Problems for attend.xformers: biases of each class, by attend's or xFormers' classes, and their truth."""
+"""Makes problems for attend.xformers with biases of each class, attend's or xFormers', and computes their reference
+results.
+"""
 
 import torch
 
 CPU = torch.device("cpu")
-# Lengths of the sequences: rows, keys. FEW_KEYS has fewer keys than rows, which masks with top-left alignment allow.
+# The number of rows and of keys of each sequence. FEW_KEYS has fewer keys than rows, which masks with top-left
+# alignment allow.
 ROWS, KEYS = [3, 1, 5, 4], [6, 2, 5, 7]
 FEW_KEYS = [2, 2, 5, 3]
 PADDING, PAGE_SIZE, PAGES_PER_ROW = 8, 4, 2
 TABLE = [[5, 2], [0, 7], [3, 1], [6, 4]]
-GAPS = [1, 9, 14, 21]  # first key of each sequence
+GAPS = [1, 9, 14, 21]  # index of the first key of each sequence
 GAPS_IN_PAGES = [1, 2, 0, 1]
 
 DENSE = {
@@ -82,12 +85,12 @@ def num_keys(name, bias):
 
 
 def truth(query, key, value, bias, scale=None):
-    """Returns o and lse in float64 for (batch, seqlen, heads, head_dim) with equal numbers of heads. bias: a tensor, or
-    0.
+    """Returns o and lse in float64 for (batch, seqlen, heads, head_dim) with equal numbers of heads. `bias` is a tensor
+    or 0.
     """
     q, k, v = (x.double().transpose(1, 2) for x in (query, key, value))
     s = q @ k.transpose(2, 3) * (q.shape[3] ** -0.5 if scale is None else scale) + bias
-    sees_nothing = s.isneginf().all(3, keepdim=True)  # such a row gives 0 and has no gradients
+    sees_nothing = s.isneginf().all(3, keepdim=True)  # a row that sees no key gives 0 and has no gradients
     s = torch.where(sees_nothing, 0.0, s)
     p = torch.where(sees_nothing, 0.0, s.softmax(3))
     lse = torch.where(sees_nothing, float("-inf"), torch.logsumexp(s, 3, keepdim=True)).squeeze(3)
@@ -95,5 +98,7 @@ def truth(query, key, value, bias, scale=None):
 
 
 def materialized(name, bias, rows, keys):
-    """Returns a mask as float64 (rows, keys), computed by its class, which needs the number of keys without pages."""
+    """Returns a mask as a float64 matrix (rows, keys), computed by its class. For paged masks, the class needs the
+    number of keys without pages.
+    """
     return bias.materialize((rows, PADDING * len(KEYS) if "Paged" in name else keys), torch.float64)

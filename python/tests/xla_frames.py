@@ -1,8 +1,9 @@
-"""Custom calls of attend as XLA makes them, with call frames built here, for a GPU in software.
+"""Makes custom calls of attend as XLA does, with call frames that are built here, on a GPU that is simulated in
+software.
 
     python xla_frames.py SEED BACKEND
 
-ATTEND_LIBCUDA_PATH and ATTEND_NVRTC_PATH must select that GPU. Prints the observations as JSON.
+ATTEND_LIBCUDA_PATH and ATTEND_NVRTC_PATH must select the simulated GPU. The program prints its results as JSON.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ P, SIZE, INT, INT64 = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_i
 
 
 def struct(name: str, **fields: Any) -> Any:
-    """Returns a struct type that begins like all of XLA's structs."""
+    """Returns a ctypes struct with the fields with which all of XLA's structs begin, followed by `fields`."""
     return type(name, (ctypes.Structure,), {"_fields_": [("struct_size", SIZE), ("extension", P), *fields.items()]})
 
 
@@ -47,7 +48,7 @@ class Scalar(ctypes.Structure):
 
 
 class Caller:
-    """Calls a handler. Keeps everything that the call refers to alive until the call is done."""
+    """Calls a handler. Keeps all objects to which the call frame points alive until the call is done."""
 
     def __init__(self, capsule: Any) -> None:
         get = ctypes.pythonapi.PyCapsule_GetPointer
@@ -58,7 +59,7 @@ class Caller:
         self._kept: list[Any] = []
 
     def metadata(self) -> tuple[int, int, int]:
-        """Returns version and traits of the handler."""
+        """Returns the version and the traits of the handler."""
         found = Metadata(size=ctypes.sizeof(Metadata))
         extension = (P * 4)(ctypes.sizeof(P) * 3, 1, None, ctypes.addressof(found))
         frame = Frame(extension=ctypes.addressof(extension))
@@ -119,7 +120,7 @@ class Caller:
 
 
 def main() -> None:
-    """Runs forward and backward with scratch memory, at both stages, and one call that is refused."""
+    """Runs forward and backward with scratch memory, in both stages, and one call that the handler refuses."""
     from attend._settings import Settings
     from attend.jax import _call
     from attend.jax._call import Call
@@ -141,7 +142,7 @@ def main() -> None:
     for name, of_pass, results in passes:
         words = _call._workspace_words(name, call, of_pass, results)
         block = np.zeros(words + 64, np.uint32)
-        odd = (-block.ctypes.data // 4 + 4) % 64  # 16 bytes beyond a multiple of 256
+        odd = (-block.ctypes.data // 4 + 4) % 64  # start of an array whose address is 16 bytes beyond a multiple of 256
         given = results | ({"workspace": block[odd : odd + words]} if words else {})
         caller = Caller(_core.xla_handlers()[name]["CUDA"]["execute"])
         caller.run(INITIALIZE, of_pass, given, **attributes)

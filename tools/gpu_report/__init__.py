@@ -1,1 +1,1 @@
-"""The parts of tools/gpu_test.py, which write its report."""
+"""The implementation of tools/gpu_test.py: it runs the tests and writes the report."""

@@ -7,12 +7,12 @@ import json
 from gpu_report.pieces import RING, RINGS, beyond, gtest_results, names_of, run_part
 from gpu_report.process import say
 
-SOME = 24  # number of concurrent processes
+SOME = 24  # number of processes that run concurrently
 DID_NOT_END = " did not end"
 
 
 def jobs_of(names, num_gpus):
-    """Returns (piece, shard, shards, filter, GPUs) of the processes that run these tests."""
+    """Returns (piece, shard, number of shards, filter, GPUs) of each process that is needed to run these tests."""
     of_ring = [n for n in names if any(fnmatch.fnmatchcase(n, p) for p in RING.split(":"))]
     others = [n for n in names if n not in set(of_ring)]
     every = ",".join(map(str, range(num_gpus)))
@@ -21,7 +21,7 @@ def jobs_of(names, num_gpus):
 
 
 def results_of(pieces, folder):
-    """Returns ({test: (result, failures)}, cases) of processes that have ended."""
+    """Reads the files of processes that have ended. Returns ({test: (result, failures)}, cases)."""
     results, cases = {}, []
     for piece in pieces:
         gtest, found = folder / f"gtest-{piece}.json", folder / f"report-{piece}.json"
@@ -44,7 +44,7 @@ def names_here(tests, chosen, num_gpus):
 
 
 def run_first(report, tests, chosen, folder, num_gpus):
-    """Runs the tests of a filter before the pieces, which then omit the tests that passed."""
+    """Runs the tests of a filter before the pieces. The pieces then omit the tests that passed."""
     names = names_here(tests, chosen, num_gpus)
     results, cases = run_named(tests, names, folder, num_gpus)
     bad = {name: why for name, (result, why) in results.items() if why or result not in ("COMPLETED", "SKIPPED")}
@@ -68,12 +68,12 @@ def passed_first(report, tests, num_gpus):
 
 
 def replace(report, names, results, cases):
-    """Replaces earlier results. `names`: the tests that were requested. Returns the number of failures."""
+    """Replaces earlier results in the report by those of the tests `names`. Returns the number of failures."""
     counts = report["tests"]
     bad = {name: why for name, (result, why) in results.items() if why or result != "COMPLETED"}
     for name, why in bad.items():
         say(f"FAILED {name}\n{chr(10).join(why)[:1500]}")
-    # failures without a new result are kept
+    # Failures of tests without a new result are kept.
     counts["failures"] = [n for n in counts["failures"] if n not in results] + list(bad)
     silent = [name for name in names if name not in results and name not in counts["failures"]]
     counts["failures"] += [name + DID_NOT_END for name in silent]
@@ -89,12 +89,12 @@ def replace(report, names, results, cases):
 
 
 def run_again(report, tests, chosen, folder, num_gpus):
-    """Runs the failed tests of a report, and those of a filter. Their results replace the earlier ones."""
+    """Runs the failed tests of a report and the tests of a filter. The new results replace the earlier ones."""
     counts = report["tests"]
     failures = [
         name.removesuffix(DID_NOT_END) for name in counts["failures"] + report.get("first", {}).get("failures", [])
     ]
-    named = [name for name in failures if " " not in name]  # the others are processes, not tests
+    named = [name for name in failures if " " not in name]  # all other entries are names of processes, not of tests
     wanted = ":".join([*filter(None, [chosen]), *named])
     names = names_here(tests, wanted, num_gpus)
     results, cases = run_named(tests, names, folder, num_gpus)

@@ -1,12 +1,12 @@
-"""Processes whose output is written to files."""
+"""Runs processes whose output is written to files."""
 
 import os
 import subprocess
 
-# The tests compile more kernels than the cache holds by default. Kernels compiled ahead would be removed before their
-# use.
+# The tests compile more kernels than the on-disk cache can contain by default. With the default limit, kernels would be
+# removed before a test uses them.
 KEPT = {"ATTEND_CACHE_LIMIT": "unlimited"}
-LIMIT_S = float(os.environ.get("GPU_TEST_LIMIT_S", "600"))  # of one process, because a kernel may hang
+LIMIT_S = float(os.environ.get("GPU_TEST_LIMIT_S", "600"))  # time limit of one process, because a kernel may hang
 
 
 def say(text):

@@ -14,13 +14,17 @@ TESTS = pathlib.Path(__file__).resolve().parents[2] / "python" / "tests"
 
 
 def end_of(why):
-    """Returns the end of a failure's text. File names become relative to the repository or to the packages."""
+    """Returns the end of a failure's text, in which file names are relative to the repository or to the installed
+    packages.
+    """
     text = (why.text or why.get("message", ""))[-4000:]
     return re.sub(r"[^\s\"']*/site-packages/", "", text).replace(f"{TESTS.parents[1]}/", "")
 
 
 def python_tests(python, folder):
-    """Runs pytest on one GPU and returns the results. It uses several processes if xdist is installed."""
+    """Runs pytest on one GPU and returns the results. If pytest-xdist is installed, the tests run in several
+    processes.
+    """
     start, seed = time.monotonic(), secrets.randbelow(2**31)
     junit, log = folder / "pytest.xml", folder / "pytest.log"
     probe = "import attend, torch, importlib.util as u; print(torch.__version__, u.find_spec('xdist') is not None)"
@@ -31,7 +35,8 @@ def python_tests(python, folder):
     command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={junit}", TESTS]
     if has_xdist == "True":
         command += ["-n", str(max(6, (os.cpu_count() or 2) * 3 // 8))]
-    # A few threads each, because the processes share the machine with each other and with the sanitizers.
+    # Each process gets a few threads, because it shares the machine with other processes of pytest and with the
+    # sanitizers.
     environment = {
         "OMP_NUM_THREADS": "2",
         "OMP_WAIT_POLICY": "passive",

@@ -7,7 +7,7 @@ from gpu_report.sanitizers import TOOLS
 
 
 def rounded(value):
-    """Returns the value with floats rounded to three digits, enough to compare an error with its budget."""
+    """Returns the value with floats rounded to three digits, which are enough to compare an error with its budget."""
     if isinstance(value, float):
         return float(f"{value:.3g}")
     if isinstance(value, dict):
@@ -16,7 +16,7 @@ def rounded(value):
 
 
 def verdict(report):
-    """Returns whether all parts have passed and none is missing."""
+    """Returns whether all parts of the report have passed and no part is missing."""
     counts, sanitizers = report["tests"], report["sanitizers"]
     if report.get("first", {}).get("failed"):
         return False
@@ -40,7 +40,7 @@ def write(report, target):
 
 
 def earlier_report(target, digest, names_digest):
-    """Returns the report to which parts are added. It must be of the same kernels and tests."""
+    """Reads an earlier report, to which results are added. It must belong to the same kernels and tests."""
     if not target.exists():
         sys.exit(f"gpu-test: {target} does not exist: --only tests makes it")
     report = json.loads(target.read_text())

@@ -1,4 +1,4 @@
-"""Runs the tools of compute-sanitizer on the slice of the tests: one small case of each kind for every kernel."""
+"""Runs the tools of compute-sanitizer on a selection of the tests: a few small cases for every kernel."""
 
 import concurrent.futures
 import pathlib
@@ -12,16 +12,16 @@ from gpu_report.process import run, say
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SLICE = "Slice*"
 TOOLS = ["memcheck", "racecheck", "synccheck", "initcheck"]
-# synccheck fails for a kernel with more shared-memory barriers than its table has entries. With a table five times as
-# large, it runs out of memory.
+# synccheck fails for a kernel with more shared-memory barriers than its table has entries. With a table that is five
+# times as large, synccheck runs out of memory.
 OPTIONS = {"synccheck": ["--num-cuda-barriers", "20000"]}
 
 
 def racecheck_kernels(folder):
-    """Returns the environment with a copy of the kernels in which every lane of a warp arrives at a barrier.
+    """Returns an environment that selects a copy of the kernels, in which every lane of a warp arrives at a barrier.
 
-    In the original one lane arrives for all. racecheck does not recognise that __syncwarp orders the other lanes'
-    accesses before this arrival, and would report every such barrier.
+    In the original kernels one lane arrives for all. racecheck does not recognise that __syncwarp orders the other
+    lanes' accesses before this arrival, and would report every such barrier.
     """
     copy = folder / "racecheck-kernels"
     shutil.copytree(ROOT / "kernels", copy)
@@ -70,7 +70,9 @@ def sanitize(tests, tool, folder, gpu):
 
 
 def sanitizers_part(tests, folder, gpu):
-    """Runs all tools concurrently. Returns their entries, or none if compute-sanitizer is not installed."""
+    """Runs all tools concurrently. Returns their entries in the report, or no entries if compute-sanitizer is not
+    installed.
+    """
     if not shutil.which("compute-sanitizer"):
         say("gpu-test: no compute-sanitizer in PATH, so its part is skipped")
         return []

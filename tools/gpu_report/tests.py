@@ -1,4 +1,4 @@
-"""Runs the tests that a report does not have yet, as many as can start before a deadline."""
+"""Runs the tests whose results a report does not contain yet, until a deadline."""
 
 import concurrent.futures
 import os
@@ -10,7 +10,9 @@ from gpu_report.process import say
 
 
 class Tests:
-    """Runs the missing pieces of a report, as many as can start before the deadline. Saves the report after each."""
+    """Runs the missing pieces of a report. After the deadline no further piece is started. The report is saved after
+    each piece.
+    """
 
     def __init__(self, report, tests, folder, num_gpus, deadline, save):
         self.report, self.tests, self.folder, self.num_gpus = report, tests, folder, num_gpus
@@ -30,7 +32,9 @@ class Tests:
             self.save(self.report)
 
     def ahead(self):
-        """Compiles kernels, which later pieces find on disk. Runs even if the report has these pieces."""
+        """Runs the pieces that compile kernels, which later pieces find on disk. They run even if the report already
+        contains their results.
+        """
         if time.monotonic() < self.deadline:
             start = time.monotonic()
             pieces = [f"ahead{index}" for index in range(AHEADS)]
@@ -43,7 +47,7 @@ class Tests:
             say(f"compiled ahead: {time.monotonic() - start:.0f} s")
 
     def pieces(self):
-        """Runs the pieces that share the machine."""
+        """Runs the pieces of ordinary tests, several at the same time."""
         workers = max(1, min(48, (os.cpu_count() or 2) - 2))
         with concurrent.futures.ThreadPoolExecutor(workers) as pool:
             jobs = [pool.submit(self.begin, piece) for piece in self.missing if piece.isdigit()]
@@ -53,7 +57,9 @@ class Tests:
                 say(f"tests: {PIECES - left} of {PIECES} pieces done")
 
     def by_themselves(self):
-        """Runs tests that measure, those of all GPUs (whose kernels are on disk by now), and those that may hang."""
+        """Runs tests that measure time or memory, tests that use all GPUs (whose kernels are now on disk), and tests
+        that may hang.
+        """
         self.done(self.begin("alone"))
         with concurrent.futures.ThreadPoolExecutor(RINGS) as pool:
             for result in pool.map(self.begin, [piece for piece in self.missing if piece.startswith("ring")]):

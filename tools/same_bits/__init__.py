@@ -1,4 +1,4 @@
-"""Parts of tools/same_results.py. They generate problems with the modules of python/tests."""
+"""The implementation of tools/same_results.py. It generates problems with modules of python/tests."""
 
 import pathlib
 import sys

@@ -1,4 +1,6 @@
-"""The arrays of the inputs: NumPy on the CPU; on a GPU torch, or CuPy if torch is not installed."""
+"""Makes the arrays of the inputs with NumPy on the CPU. On a GPU they are torch tensors, or CuPy arrays if torch is not
+installed.
+"""
 
 import contextlib
 
@@ -6,13 +8,13 @@ import numpy as np
 
 
 class Numpy:
-    """NumPy arrays. Memory of results is NaN before it is written."""
+    """NumPy arrays. The memory of results is filled with NaN before it is written."""
 
     name = "NumPy"
     dtypes = ("f32", "f16", "bf16")
 
     def put(self, x):
-        """Returns `x` with its strides."""
+        """Copies `x` to the device, with the same strides."""
         return x
 
     def get(self, x):
@@ -20,7 +22,7 @@ class Numpy:
 
     @contextlib.contextmanager
     def poisoned(self, *_):
-        """Fills results that a call allocates with NaN, which stays in every element that the call does not write."""
+        """Returns a context in which new arrays are filled with NaN. Elements that a call does not write stay NaN."""
         plain_empty = np.empty
 
         def empty(shape, dtype=float, *args, **kwargs):
@@ -37,7 +39,7 @@ class Numpy:
 
 
 class Torch:
-    """Tensors of torch, which reuses the most recently freed memory for new tensors of the same size."""
+    """Tensors of torch. For a new tensor, torch reuses the most recently freed memory of the same size."""
 
     name = "torch"
     dtypes = ("f32", "f16", "bf16")
@@ -52,7 +54,7 @@ class Torch:
         return self._moved(whole).as_strided(x.shape, strides, offset)
 
     def _moved(self, x):
-        if x.dtype.name == "bfloat16":  # from_numpy does not support it
+        if x.dtype.name == "bfloat16":  # torch.from_numpy does not support bfloat16
             return self._torch.from_numpy(x.view(np.int16)).to(self._device).view(self._torch.bfloat16)
         return self._torch.from_numpy(x).to(self._device)
 
@@ -66,17 +68,19 @@ class Torch:
 
     @contextlib.contextmanager
     def poisoned(self, *like):
-        """Fills memory with the sizes of `like` with NaN and frees it."""
+        """Allocates tensors with the sizes of `like`, fills them with NaN and frees them, so that results are allocated
+        there.
+        """
         freed = [self._torch.full_like(x, float("nan")) for x in like]
         del freed
         yield
 
 
 class Cupy:
-    """CuPy arrays. attend allocates their results in its own memory, which this tool cannot fill."""
+    """CuPy arrays. attend allocates results for CuPy in its memory pool, which this tool cannot fill."""
 
     name = "CuPy"
-    dtypes = ("f32", "f16")  # earlier versions have no bfloat16
+    dtypes = ("f32", "f16")  # early versions of CuPy have no bfloat16
 
     def __init__(self):
         import cupy
@@ -105,7 +109,9 @@ def memory_of(x):
 
 
 def arrays_of(device):
-    """Returns the arrays of a device: cpu, cuda, or `torch on cpu`, with which the tests try the GPU's code path."""
+    """Returns the class of arrays of a device: cpu, cuda, or `torch on cpu`, with which the tests run the GPU's code
+    path.
+    """
     if device == "cpu":
         return Numpy()
     if device == "torch on cpu":

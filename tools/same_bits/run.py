@@ -48,7 +48,8 @@ class Run:
         self._stops = False  # True if a process has ended early
         self._lock = threading.Lock()  # protects the fields below, because several threads change them
         self.counts = {name: collections.Counter() for name in passes}
-        self.varying = {name: collections.Counter() for name in passes}  # number of varying cases, by result
+        # For each backend, the number of cases in which a result varies.
+        self.varying = {name: collections.Counter() for name in passes}
         # The messages of refusals: those of base and of new.
         self.lines = {name: collections.Counter() for name in passes}
         self.differing = []

@@ -1,4 +1,4 @@
-"""The processes of the two builds, as seen by the parent."""
+"""Starts and calls the processes of the two builds."""
 
 import contextlib
 import json
@@ -15,7 +15,7 @@ class Side:
 
     def __init__(self, folder, device):
         self._folder = folder
-        # Two processes share the cores, so waiting threads must not spin.
+        # Waiting threads must not spin, because two processes share the cores.
         environment = {"OMP_WAIT_POLICY": "passive", **os.environ, "PYTHONPATH": str(folder)}
         command = [sys.executable, str(TOOL), "--worker", device]
         self._process = subprocess.Popen(
@@ -23,7 +23,7 @@ class Side:
         )
 
     def tell(self, *message):
-        with contextlib.suppress(BrokenPipeError):  # the process has ended; `answer` reports that
+        with contextlib.suppress(BrokenPipeError):  # if the process has ended, `answer` reports it
             self._process.stdin.write(json.dumps(message) + "\n")
             self._process.stdin.flush()
 

@@ -1,4 +1,4 @@
-"""The process of one build: makes the inputs of cases, calls attend, and reports digests of the results."""
+"""Runs in the process of one build. It makes the inputs of cases, calls attend, and returns digests of the results."""
 
 import base64
 import hashlib
@@ -44,7 +44,9 @@ class Inputs:
 
     @staticmethod
     def _of_sequences(lengths, options, rng):
-        """Returns offsets. Slopes and sinks with an entry per batch element in problems.make get one per sequence."""
+        """Returns the offsets of packed sequences. Slopes and sinks that have an entry for each batch element get an
+        entry for each sequence.
+        """
         rows, keys = zip(*lengths)
         found = {"max_seqlen_q": max(rows), "max_seqlen_k": max(keys)}
         for name, counts in (("cu_seqlens_q", rows), ("cu_seqlens_k", keys)):
@@ -57,7 +59,7 @@ class Inputs:
 
 
 def change_values(p, values, rng):
-    """Makes scores that are nearly equal, or that differ by thousands with a bias that hides keys, or that are not
+    """Changes the inputs so that scores are nearly equal, or differ by thousands and a bias hides keys, or are not
     finite.
 
     values: the option of a case.
@@ -73,12 +75,12 @@ def change_values(p, values, rng):
 
 
 class Worker:
-    """Handles the messages of same_bits.sides.Side."""
+    """Answers the messages of same_bits.sides.Side."""
 
     def __init__(self, device):
         self.arrays = arrays_of(device)
         self.device = device
-        self.inputs = (None, None)  # number of a case, Inputs
+        self.inputs = (None, None)  # the number of the last case, and its Inputs
         self.results = {}
 
     def describe(self):
@@ -94,9 +96,10 @@ class Worker:
         }
 
     def run(self, case, seed, forward, backward):
-        """Returns digests of a case's results by name, and the message with which a pass was refused.
+        """Returns {name: digest} for the results of a case, and the message with which attend refused a pass.
 
-        forward, backward: values of `compute`. backward None skips that pass.
+        `forward` and `backward` are values of attend's argument `compute`. If `backward` is None, the backward pass is
+            skipped.
         """
         number, x = self.inputs
         if number != case["number"]:
@@ -134,7 +137,7 @@ class Worker:
 
     def serve(self):
         answers = sys.stdout
-        sys.stdout = sys.stderr  # printed text must not be mistaken for an answer
+        sys.stdout = sys.stderr  # stdout contains the answers, so printed text must not go there
         for line in sys.stdin:
             method, *arguments = json.loads(line)
             print(json.dumps(getattr(self, method)(*arguments)), file=answers, flush=True)

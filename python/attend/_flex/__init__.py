@@ -1,3 +1,3 @@
-"""torch's flex_attention: score and mask functions are traced and translated into the language of
+"""Implements torch's flex_attention. Score and mask functions are traced and translated into the language of
 docs/custom_scores.md.
 """

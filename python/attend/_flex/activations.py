@@ -1,4 +1,4 @@
-"""Element-wise functions of torch.nn.functional as expressions."""
+"""Translates element-wise functions of torch.nn.functional into expressions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from attend._flex.operators import expm1, handles, isnan
 
 @handles("relu")
 def _relu(b: Builder, x: Any) -> Expression:
-    return b.select(b.compare("<=", x, 0.0), 0.0, x)  # slope 0 at 0; NaN stays NaN
+    return b.select(b.compare("<=", x, 0.0), 0.0, x)  # the derivative at 0 is 0, and NaN stays NaN
 
 
 @handles("leaky_relu")
@@ -54,7 +54,7 @@ def _softplus(b: Builder, x: Any, beta: Any = 1.0, threshold: Any = 20.0) -> Exp
 @handles("log_sigmoid_forward")
 def log_sigmoid(b: Builder, x: Any) -> Expression:
     tail = b.call("log1p", b.call("exp", b.negate(b.absolute(x))))
-    return b.subtract(b.least(x, 0.0), tail)  # at 0 the slopes of the two terms are 1/2 and 0
+    return b.subtract(b.least(x, 0.0), tail)  # at 0 the derivatives of the two terms are 1/2 and 0
 
 
 @handles("hardtanh")
@@ -103,7 +103,7 @@ def _addcdiv(b: Builder, x: Any, y: Any, z: Any, value: Any = 1) -> Expression:
 @handles("logaddexp")
 def _logaddexp(b: Builder, x: Any, y: Any) -> Expression:
     apart = b.call("log1p", b.call("exp", b.negate(b.absolute(b.subtract(x, y)))))
-    equal = b.compare("==", x, y)  # also for two equal infinities, whose difference is NaN
+    equal = b.compare("==", x, y)  # true also for two equal infinities, whose difference is NaN
     return b.add(b.greatest(x, y), b.select(equal, math.log(2), apart))
 
 

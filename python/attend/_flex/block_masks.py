@@ -24,7 +24,7 @@ _LISTS = (
 _ORDERS = ("dq_write_order", "dq_write_order_full", "dq_kv_order", "dq_kv_order_spt")
 NO_BLOCKS = 1 << 30  # the block size of the mask that torch uses if none is given; that mask hides nothing
 _MOST_AT_ONCE = 1 << 24  # most pairs of a row and a key that are evaluated at once
-_LEAST_ON_GPU = 1 << 24  # pairs of a mask; for a smaller mask the CPU is as fast as a GPU
+_LEAST_ON_GPU = 1 << 24  # fewest pairs of a mask that a GPU makes; on smaller masks the CPU is as fast
 
 
 _masks: weakref.WeakValueDictionary[int, BlockMask] = weakref.WeakValueDictionary()
@@ -262,7 +262,7 @@ def _look_up(mask: torchs.BlockMask) -> _Known:
 
 
 def _state(mask: torchs.BlockMask) -> Optional[tuple[Any, ...]]:
-    """Returns the state that a mask of lists depends on besides the lists, or None if it cannot be determined.
+    """Returns everything except the lists on which a mask with lists depends, or None if it cannot be determined.
 
     torch evaluates the mask_mod of such a mask in each call. attend's own mask without lists has already read the
     tensors that its mask_mod captures.

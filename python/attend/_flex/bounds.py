@@ -1,4 +1,6 @@
-"""Bounds of integer expressions over the positions of a call. They show which subscripts cannot be negative."""
+"""Computes bounds of integer expressions over all positions of a call, from which it follows that a subscript cannot be
+negative.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ Interval = tuple[int, int]
 
 
 def are_never_negative(roots: list[Expression], sizes: dict[str, int]) -> bool:
-    """Returns whether no expression can be negative. `sizes`: the numbers of values of b, h, q and k, from 0."""
+    """Returns True if none of the expressions can be negative. `sizes` contains the number of values of each of b, h, q
+    and k, which begin at 0.
+    """
     known: dict[int, Optional[Interval]] = {}
     for root in roots:
         for x in reachable(root):
@@ -21,7 +25,9 @@ def are_never_negative(roots: list[Expression], sizes: dict[str, int]) -> bool:
 
 
 def _interval(x: Expression, operands: list[Optional[Interval]], sizes: dict[str, int]) -> Optional[Interval]:
-    """Returns the bounds, or None if they are unknown or exceed 32 bits, because integers wrap."""
+    """Returns the bounds of x. Returns None if they are unknown, or exceed 32 bits, because integers then wrap
+    around.
+    """
     if x.type != INT:
         return None
     if x.kind == "variable":
@@ -59,7 +65,7 @@ def _computed(x: Expression, operands: list[Optional[Interval]]) -> Optional[Int
 
 
 def _of_one(text: str, operands: list[Optional[Interval]]) -> Optional[Interval]:
-    """Returns the bounds of a minimum or maximum with one unknown operand."""
+    """Returns the bounds of a minimum or maximum of two operands, one of which has unknown bounds."""
     given = next((interval for interval in operands if interval is not None), None)
     if given is None:
         return None

@@ -1,4 +1,4 @@
-"""flex_attention, create_block_mask and create_mask: converts torch's arguments to attend's."""
+"""Implements flex_attention, create_block_mask and create_mask by converting torch's arguments to attend's."""
 
 from __future__ import annotations
 
@@ -73,12 +73,13 @@ def _refusal_of_exporters() -> None:
     raise UnsupportedError(_OF_EXPORTERS)
 
 
-_refuse_exporters = outside_of_graphs(_refusal_of_exporters, _OF_EXPORTERS)  # Dynamo reports the reason
+# Dynamo reports _OF_EXPORTERS as the reason.
+_refuse_exporters = outside_of_graphs(_refusal_of_exporters, _OF_EXPORTERS)
 
 
 def _followed(*given: Any) -> Any:
-    """The function that compilers substitute. A compiler that gives up inside the substitute calls all of this
-    function.
+    """Compilers trace a substitute for this function. If a compiler cannot trace the substitute, it calls this function
+    instead.
     """
     return _run_outside_of_graphs(*given)
 
@@ -105,7 +106,7 @@ def _run(
         compute = _without_functions
     with_lse = _wants_lse(return_lse, return_aux)
     key, value = _broadcast(query, key, value, enable_gqa)
-    # q, k and v are cast to autocast's dtype; score functions are evaluated without autocast
+    # q, k and v are cast to the dtype of autocast. Score functions are evaluated without autocast.
     if torch.is_autocast_enabled(query.device.type):
         query, key, value = autocast(query, key, value)
         with torch.autocast(query.device.type, enabled=False):
@@ -129,7 +130,7 @@ def _computed(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, score_mod: Optional[Callable[..., Any]],
     block_mask: Any, scale: Optional[float],
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    """Returns (o, lse)."""
+    """Returns (o, lse), computed outside of a graph."""
     _score.refuse_tracers("score_mod or block_mask", (query, key, value))
     tiles = None if block_mask is None else _tiles_of(block_mask, query, key)
     if score_mod is None and tiles is None:
@@ -201,7 +202,7 @@ def _broadcast(
 def create_block_mask(
     mask_mod: Callable[..., Any], sizes: tuple[Any, ...], device: Any, block_size: Any, has_full_blocks: bool
 ) -> Any:
-    """`sizes`: B, H, Q_LEN, KV_LEN."""
+    """Makes the mask of attend.create_block_mask. `sizes` is (B, H, Q_LEN, KV_LEN)."""
     if torch.compiler.is_compiling() and graphs.can_follow():
         _tell_compilers()
         return _followed_mask(mask_mod, sizes, device, block_size, has_full_blocks)
@@ -229,7 +230,7 @@ def _mask_outside_of_graphs(
     both = _block_size(block_size)
     mask = BlockMask._of_function(mask_mod, shape, both, _device(device), has_full_blocks)
     with torch.no_grad():
-        tiles_of(mask, *shape)  # refuses untranslatable functions here, and reads captured tensors
+        tiles_of(mask, *shape)  # refuses functions that cannot be translated, and reads captured tensors
     return mask
 
 
@@ -244,7 +245,7 @@ def _block_size(given: Any) -> tuple[int, int]:
 
 
 def create_mask(mod_fn: Callable[..., Any], sizes: tuple[Any, ...], device: Any) -> torch.Tensor:
-    """`sizes`: B, H, Q_LEN, KV_LEN."""
+    """Computes attend.create_mask. `sizes` is (B, H, Q_LEN, KV_LEN)."""
     shape, where = _shape(sizes), _device(device)
     positions = [torch.arange(n, dtype=torch.int32, device=where) for n in shape]
     count = number_of_arguments("mask_mod", mod_fn)

@@ -1,4 +1,4 @@
-"""Caches traced functions by key, and evaluates a function on whole tensors as torch does."""
+"""Caches traced functions by key, and evaluates a function with torch.vmap, as torch does."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from attend._flex.subscripts import SubscriptMode
 from attend._flex.trace import VARIABLES, trace
 from attend._flex.traced import Traced
 
-NAMES = {**TORCH_NAMES, "score": "score_mod"}  # torch's argument names in error messages
+NAMES = {**TORCH_NAMES, "score": "score_mod"}  # the argument names that error messages use
 _MOST_KNOWN = 256
 _known: dict[Any, Traced] = {}
 _SIGNATURES = {
@@ -27,7 +27,9 @@ _SIGNATURES = {
 def outside_of_graphs(
     function: Callable[..., Any], reason: str = "attend traces score_mod and mask_mod itself"
 ) -> Callable[..., Any]:
-    """Makes torch.compile break its graph at this function. Otherwise Dynamo would fail to trace the tracer."""
+    """Makes torch.compile break its graph at this function, because Dynamo cannot trace a function that itself
+    traces.
+    """
     options: dict[str, Any] = {"reason": reason}
     if "reason" not in inspect.signature(torch.compiler.disable).parameters:
         options = {}
@@ -38,7 +40,7 @@ def outside_of_graphs(
 def traced(
     argument: str, function: Callable[..., Any], device: torch.device, dtype: torch.dtype = torch.float32
 ) -> tuple[Traced, list[torch.Tensor]]:
-    """Returns the traced function and the tensors that it captures now. `argument`: "score_mod" or "mask_mod"."""
+    """Returns the traced function and the tensors that it captures now. `argument` is "score_mod" or "mask_mod"."""
     key, given = key_of(function)
     if key is None:
         check_signature(argument, function)
@@ -60,7 +62,7 @@ def dtype_of_scores(query: torch.Tensor) -> torch.dtype:
 
 
 def sizes_of(query: torch.Tensor, key: torch.Tensor) -> dict[str, int]:
-    """Returns the number of values of each position."""
+    """Returns {"b", "h", "q", "k": number of values that this position has in the call}."""
     return {"b": query.shape[0], "h": query.shape[1], "q": query.shape[2], "k": key.shape[2]}
 
 
@@ -85,7 +87,7 @@ def check_signature(argument: str, function: Any) -> None:
 
 
 def number_of_arguments(argument: str, function: Any) -> int:
-    """Returns the number of arguments without a default."""
+    """Returns the number of arguments of the function that have no default."""
     if not callable(function):
         raise ArgumentError(f"{argument}: {type(function).__name__}, allowed a function {_SIGNATURES[argument]}")
     try:

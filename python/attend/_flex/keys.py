@@ -1,10 +1,10 @@
 """Determines when a function must be traced again.
 
-A key contains everything that a trace can depend on: the code of the function and of the functions that it reaches, and
-the values of their cells, defaults and globals. Numbers, texts and containers of them are compared by value. Tensors
-are compared by dtype, shape, strides and device, not by identity, because a later call passes its own tensors. If a
-function reaches anything else, such as an object with attributes, there is no key, and the function is traced in each
-call.
+A function is traced again if its key is new. The key contains everything that a trace can depend on: the code of the
+function and of the functions that it uses, and the values of their cells, defaults and globals. Numbers, texts and
+containers of them are compared by value. Tensors are compared by dtype, shape, strides and device, not by identity,
+because a later call has other tensors. If a function uses anything else, such as an object with attributes, there is no
+key, and the function is traced in each call.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ class _CannotTellError(Exception):
 
 
 class Names(NamedTuple):
-    """The names that a code object reads besides its arguments, cells and constants."""
+    """The global names and attributes that a code object reads, in addition to its arguments, cells and constants."""
 
     globals: tuple[str, ...]
-    is_open: bool  # the list may be incomplete: the code imports, changes an object, or makes a class
+    is_open: bool  # True if the list may be incomplete, because the code imports, changes an object, or makes a class
 
 
 _names_of: weakref.WeakKeyDictionary[types.CodeType, Names] = weakref.WeakKeyDictionary()
 
 
 def key_of(function: Any) -> tuple[Optional[Any], list[torch.Tensor]]:
-    """Returns a key or None, and the tensors that the function reaches, in an order that the key determines."""
+    """Returns a key or None, and the tensors that the function uses, in an order that the key determines."""
     walk = _Walk()
     try:
         key = walk.value(function)
-    except (_CannotTellError, RecursionError):  # a list may contain itself
+    except (_CannotTellError, RecursionError):  # a list that contains itself causes a RecursionError
         return None, []
     return (key, torch.get_default_dtype(), torch.is_grad_enabled()), walk.tensors
 
@@ -99,7 +99,7 @@ class _Walk:
             return "again", self._functions[id(x)]
         self._functions[id(x)] = len(self._functions)
         module = x.__module__ or ""
-        # such as torch.nn.functional.softplus
+        # Functions of these modules never change, such as torch.nn.functional.softplus.
         if module.partition(".")[0] in _LASTING_MODULES and x.__closure__ is None:
             return types.FunctionType, x
         if x.__dict__:

@@ -1,4 +1,6 @@
-"""Sums and other reductions of short rows in a traced function, unrolled into one operation for each element."""
+"""Translates sums and other reductions over few elements in a traced function, by unrolling them into one operation for
+each element.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,9 @@ def norm(b: Builder, x: Lanes, dtype: torch.dtype, ord: Any = 2, dim: Any = None
 
 
 def product(b: Builder, x: Lanes, y: Lanes, dtype: torch.dtype, shape: Sequence[int]) -> Lanes:
-    """Multiplies matrices, vectors or stacks of matrices: x[..., n] y[..., n, m]. A vector has neither batch nor m."""
+    """Multiplies matrices, vectors or stacks of matrices: sums x[..., n] y[..., n, m] over n. A vector has neither
+    leading dimensions nor m.
+    """
     length = x.shape[-1]
     _check(length)
     batch = len(x.shape) - 2 if len(x.shape) == 3 else 0
@@ -77,7 +81,9 @@ def product(b: Builder, x: Lanes, y: Lanes, dtype: torch.dtype, shape: Sequence[
 
 
 def _kept(x: Lanes) -> Lanes:
-    """Evaluates a result without dimensions now, so that an untranslatable operator is refused at its own line."""
+    """Builds the expression of a result without dimensions immediately. An operator that cannot be translated is then
+    refused with its own line number.
+    """
     if x.shape:
         return x
     only = x.at(())

@@ -1,4 +1,4 @@
-"""The optional requests and results of flex_attention: torch's types if this version of torch has them."""
+"""The types AuxRequest and AuxOutput of flex_attention. They are torch's types if this version of torch has them."""
 
 from __future__ import annotations
 

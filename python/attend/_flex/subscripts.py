@@ -13,12 +13,12 @@ _READ_OUT = (torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.__array__, to
 
 
 class SubscriptMode(TorchFunctionMode):
-    """Within this mode each such subscript expression is one aten.index. torch itself would read the subscripts'
-    values.
+    """Within this mode, each expression such as tensor[q_idx, kv_idx] becomes one aten.index operator. Without it,
+    torch would read the values of the subscripts.
 
-    `read_out`: called with a tensor whose memory the function is about to read without torch's dispatcher.
-    `stop_gradients`: called when the function disables or enables gradients, as torch.no_grad() does. `detach`: called
-    instead of the function's .detach().
+    `read_out` is called with a tensor whose memory the traced function is about to read without torch's dispatcher.
+    `stop_gradients` is called when the function disables or enables gradients, as torch.no_grad() does. `detach` is
+    called in place of .detach() in the function.
     """
 
     def __init__(
@@ -52,8 +52,8 @@ def _is_number(s: Any) -> bool:
 
 
 def _take(x: torch.Tensor, given: tuple[Any, ...]) -> torch.Tensor:
-    """Applies subscripts that are not tensors as a view, then the numbers, which remove dimensions, then the other
-    tensors.
+    """Applies the subscripts in three steps: first those that are not tensors, which give a view, then numbers, which
+    remove dimensions, then all other tensors.
     """
     numbers: dict[int, Any] = {}
     others: dict[int, Any] = {}

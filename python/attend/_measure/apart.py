@@ -1,5 +1,5 @@
-"""Runs long calls on separate threads that a signal's exception can abandon, because only attend's calls can be
-aborted.
+"""Runs long calls on separate threads. A signal's exception leaves such a thread behind, because only attend's calls
+can be aborted.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ _left_behind: list[threading.Thread] = []
 
 
 def on_a_fresh_thread(call: Callable[[], T]) -> T:
-    """Returns or raises the outcome of `call`. A signal's exception is raised immediately and leaves the call running.
+    """Returns or raises the outcome of `call`. If a signal handler raises an exception, it is raised immediately, and
+    the call continues to run.
 
     Signal handlers run only on the main thread, so the main thread must not block in the call.
     """
@@ -26,10 +27,10 @@ def on_a_fresh_thread(call: Callable[[], T]) -> T:
     def work() -> None:
         try:
             outcome.set_result(call())
-        except BaseException as error:  # noqa: BLE001 - the caller gets it
+        except BaseException as error:  # noqa: BLE001 - it is raised in the caller's thread
             outcome.set_exception(error)
 
-    thread = threading.Thread(target=work, daemon=True)  # not a thread of an executor, which would be joined at exit
+    thread = threading.Thread(target=work, daemon=True)  # not an executor, whose threads would be joined at exit
     thread.start()
     try:
         result = outcome.result()
@@ -37,12 +38,14 @@ def on_a_fresh_thread(call: Callable[[], T]) -> T:
         if not outcome.done():
             _left_behind.append(thread)
         raise
-    thread.join()  # its workspace is then freed
+    thread.join()  # after the thread has ended, its workspace is freed
     return result
 
 
 def end(status: int) -> NoReturn:
-    """Exits with this status. If an abandoned thread still computes, exits without destroying anything that it uses."""
+    """Exits with this status. If a thread that was left behind still computes, exits without destroying objects that it
+    uses.
+    """
     if any(thread.is_alive() for thread in _left_behind):
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError):

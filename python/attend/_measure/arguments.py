@@ -1,4 +1,6 @@
-"""Command lines: the parser, and argument types. argparse reports their errors in one line with exit status 2."""
+"""The parser of command lines and the types of their arguments. argparse reports errors in one line with exit status
+2.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ MOST_SEED = 2**63 - 1  # the largest seed that both NumPy's and torch's generato
 
 
 class Parser(argparse.ArgumentParser):
-    """Accepts options by their full names only. The words of a name may be joined by - or by _."""
+    """A parser that accepts options by their full names only. The words of a name may be joined by - or by _."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **{"allow_abbrev": False, **options})
@@ -79,7 +81,7 @@ def page_sizes(text: str) -> list[int]:
 
 
 def heads(text: str) -> tuple[int, int]:
-    """Parses the numbers of query heads and key heads: 32:8, or 32 for the same number of each."""
+    """Parses the numbers of query heads and key heads: "32:8", or "32" for 32 query heads and 32 key heads."""
     query, colon, key = text.partition(":")
     found = positive(query), positive(key if colon else query)
     if found[0] % found[1]:
@@ -88,5 +90,7 @@ def heads(text: str) -> tuple[int, int]:
 
 
 def names(parts: list[str]) -> list[str]:
-    """Returns the names of an option that may be repeated, contain a comma-separated list, or both."""
+    """Returns the names that were given to an option. The option may be repeated, and each value may be a
+    comma-separated list.
+    """
     return [name for part in parts for name in part.split(",")]

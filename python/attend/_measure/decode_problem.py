@@ -60,11 +60,11 @@ class Problem:
 
     @property
     def bytes_moved(self) -> int:
-        """Bytes of the keys and values that a call must read, counted once."""
+        """Returns the number of bytes of the keys and values that a call must read, each counted once."""
         return self.shape.elements() * self.setting.element_bytes
 
     def bytes_of(self, side: str) -> int:
-        """Bytes of the cache that this side must read, counted once."""
+        """Returns the number of bytes of the cache that this side must read, each counted once."""
         return self.shape.elements() * int(self.cache_of(side).k.element_size())
 
     def cache_of(self, side: str) -> Cache:

@@ -1,4 +1,4 @@
-"""Errors that end a command early, and optional packages."""
+"""Handles errors that end a command early, and optional packages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ FAILED, BAD_USAGE, INTERRUPTED = 1, 2, 130  # exit statuses
 
 
 class UsageError(Exception):
-    """One line: the argument, the value found and the allowed values; or a requirement that is not met."""
+    """Ends a command with one line. The line has the argument, the value found and the allowed values, or names a
+    requirement that is not met.
+    """
 
 
 def require(*packages: str, purpose: str) -> list[ModuleType]:
@@ -45,7 +47,9 @@ def torch_or_none() -> Optional[Any]:
 
 
 def gpu_is_here() -> bool:
-    """Returns whether torch sees a GPU. torch is required, because it provides the data on the GPU."""
+    """Returns whether torch is installed and finds a GPU. torch is required, because it allocates the data on the
+    GPU.
+    """
     torch = torch_or_none()
     return torch is not None and bool(torch.cuda.is_available())
 
@@ -55,10 +59,11 @@ def _interrupt(number: int, frame: Any) -> None:
 
 
 def run(command: Callable[[], int]) -> int:
-    """Runs `command` and returns its exit status. Prints one line on stderr and returns 2 for wrong usage, 130 for
-    Ctrl-C.
+    """Runs `command` and returns its exit status. For wrong usage it prints one line on stderr and returns 2, and for
+    Ctrl-C it returns 130.
 
-    SIGTERM and SIGHUP act like Ctrl-C, unless the parent ignores them, so measured results are kept.
+    SIGTERM and SIGHUP have the same effect as Ctrl-C, so that measured results are kept. If the parent process ignores
+    these signals, they stay ignored.
     """
     if threading.current_thread() is threading.main_thread():
         for name in ("SIGTERM", "SIGHUP"):

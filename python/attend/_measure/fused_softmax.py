@@ -1,8 +1,8 @@
-"""Attention as two batched products with one fused kernel between them, as in Megatron-LM.
+"""Computes attention as two batched products with one fused kernel between them, as in Megatron-LM.
 
 The kernel (kernels/baseline/scaled_softmax.cuh) applies scale, causal mask and softmax in one pass over the scores,
-which stay in memory. The unfused path needs three passes. It runs on a GPU, in half precision, with seqlen_k a multiple
-of 8 up to 16384. The gradient kernel reads p and overwrites dp with ds.
+which stay in memory. The unfused path needs three passes. The kernel runs on a GPU in half precision, and seqlen_k must
+be a multiple of 8 up to 16384. The kernel of the gradient reads p and overwrites dp with ds.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _launch(source: torch.Tensor, p: Any, target: torch.Tensor, scale: float, ca
 
 
 class ScaledSoftmax(torch.autograd.Function):
-    """p = softmax(scale s) of s (matrices, seqlen_q, seqlen_k). Causal masks align bottom right."""
+    """Computes p = softmax(scale * s) for s (matrices, seqlen_q, seqlen_k). Causal masks align bottom right."""
 
     @staticmethod
     def forward(ctx: Any, s: torch.Tensor, scale: float, causal: bool) -> torch.Tensor:
@@ -42,7 +42,7 @@ class ScaledSoftmax(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dp: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         (p,) = ctx.saved_tensors
-        ds = dp.contiguous()  # may be overwritten, because only the product before it holds a reference
+        ds = dp.contiguous()  # ds may overwrite dp, because no other code uses dp afterwards
         _launch(ds, p, ds, *ctx.settings)
         return ds, None, None
 

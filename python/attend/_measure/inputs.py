@@ -1,4 +1,4 @@
-"""Random inputs: torch tensors if torch is installed, otherwise NumPy arrays."""
+"""Draws random inputs. They are torch tensors if torch is installed, otherwise NumPy arrays."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ MOST_SETS = 32
 class Inputs:
     """Copies of (q, k, v, dout), each (batch, num_heads, seqlen, head_dim) of N(0, 1) numbers.
 
-    On a GPU there are enough copies (at most MOST_SETS) that calls which cycle through them find none in the L2 cache.
-    On a CPU there is one. The first copy has the same numbers on every device, rounded to the dtype.
+    On a GPU, calls use the copies in turn. There are so many copies, at most MOST_SETS, that the L2 cache contains none
+    of them when it is used again. On a CPU there is one copy. The first copy has the same numbers on every device,
+    rounded to the dtype.
     """
 
     sets: list[tuple[Any, Any, Any, Any]]
@@ -42,14 +43,16 @@ def numpy_dtype(name: str) -> Any:
 
 
 def keep_float32_products() -> None:
-    """Computes float32 matrix products on a GPU in float32, whatever the environment specifies about TF32."""
+    """Configures torch to compute float32 matrix products on a GPU in float32, even if the environment enables TF32."""
     torch = torch_or_none()
     if torch is not None:
         torch.set_float32_matmul_precision("highest")
 
 
 def refuse_too_large(options: str, problems: Iterable[Problem]) -> None:
-    """Raises a UsageError for the first problem whose inputs do not fit in memory. `options`: its options."""
+    """Raises a UsageError for the first problem whose inputs do not fit in memory. The message names `options`, the
+    command-line options that set its sizes.
+    """
     for problem in problems:
         lack = lacking(problem.input_bytes, _drawn_on())
         if lack:
@@ -61,10 +64,10 @@ def _drawn_on() -> str:
 
 
 class Source:
-    """Draws the inputs of one problem. All dtypes and devices share the first set, which is drawn once."""
+    """Draws the inputs of one problem. The first set is drawn once for all dtypes and devices."""
 
     def __init__(self, problem: Problem, seed: int) -> None:
-        """Raises MemoryError, or torch's error, if memory is insufficient."""
+        """Draws the first set. Raises MemoryError, or torch's error, if there is not enough memory."""
         lack = lacking(problem.input_bytes, _drawn_on())
         if lack:
             raise MemoryError(f"inputs need {lack}")

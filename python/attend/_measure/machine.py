@@ -14,7 +14,7 @@ from attend._measure.errors import gpu_is_here, torch_or_none
 
 
 def cpu_model() -> str:
-    """Returns the CPU's name with family and model, because virtual machines often hide the marketing name."""
+    """Returns the name of the CPU with its family and model, because virtual machines often hide the marketing name."""
     fields: dict[str, str] = {}
     try:
         lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
@@ -33,7 +33,9 @@ def today() -> str:
 
 
 def describe() -> dict[str, Any]:
-    """Returns hardware, versions, digests of the measured code, threads and date, for the head of every result file."""
+    """Returns the fields at the beginning of every result file: hardware, versions, digests of the measured code,
+    threads and date.
+    """
     torch = torch_or_none()
     found: dict[str, Any] = {
         "cpu": cpu_model(),
@@ -59,7 +61,7 @@ def describe() -> dict[str, Any]:
 
 
 def title(machine: dict[str, Any]) -> str:
-    """Returns one line for tables and pictures."""
+    """Returns one line about the machine, for tables and pictures."""
     parts = [machine["gpu"]] if machine.get("gpu") else []
     parts.append(f"{machine['cpu']}, {machine['attend_threads']} threads")
     parts.append(f"PyTorch {machine['torch']}" if machine.get("torch") else "no PyTorch")

@@ -33,7 +33,7 @@ MIB, GIB = 2.0**20, 2.0**30
 
 
 def total_bytes(device: str) -> float:
-    """Returns the memory of the device or machine in bytes; infinity if the system does not report it."""
+    """Returns the memory of the device or machine in bytes, or infinity if the system does not report it."""
     if device == "cuda":
         import torch
 

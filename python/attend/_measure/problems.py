@@ -1,4 +1,4 @@
-"""The problems that are measured, and their theoretical costs."""
+"""Defines the problems that are measured, and computes their theoretical costs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ DTYPE_BYTES = {"f32": 4, "f16": 2, "bf16": 2}
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """Self-attention: q, k, v and o are (batch, num_heads, seqlen, head_dim), all dense."""
+    """A problem of self-attention. q, k, v and o are dense and (batch, num_heads, seqlen, head_dim)."""
 
     batch: int
     num_heads: int
@@ -23,13 +23,15 @@ class Problem:
         return self.batch, self.num_heads, self.seqlen, self.head_dim
 
     def flops(self, mode: str) -> float:
-        """Returns the operations: 4 B H S S D, half of that under a causal mask, and 2.5 times as many for backward."""
+        """Returns the number of operations of forward: 4 * batch * num_heads * seqlen^2 * head_dim, or half of it with
+        a causal mask. Backward has 2.5 times that number.
+        """
         forward = 4.0 * self.batch * self.num_heads * self.seqlen**2 * self.head_dim
         return forward * (0.5 if self.causal else 1.0) * (2.5 if mode == "backward" else 1.0)
 
     def bytes_moved(self, mode: str, dtype: str) -> float:
-        """Returns the bytes of inputs and outputs, each once: q, k, v, o, float32 lse, and for backward dout, dq, dk,
-        dv.
+        """Returns the bytes of all inputs and outputs, each counted once: q, k, v, o and float32 lse, and for backward
+        also dout, dq, dk and dv.
         """
         rows = self.batch * self.num_heads * self.seqlen
         tensors = 4 if mode == "forward" else 8
@@ -37,7 +39,7 @@ class Problem:
 
     @property
     def input_bytes(self) -> int:
-        """Bytes of q, k, v and dout in float32."""
+        """Returns the bytes of q, k, v and dout in float32."""
         return 4 * 4 * self.batch * self.num_heads * self.seqlen * self.head_dim
 
     def __str__(self) -> str:
@@ -68,8 +70,9 @@ def _doubling(first: int, last: int) -> list[int]:
 def grid(name: str, causal: bool = False) -> list[Problem]:
     """Returns the problems of a grid.
 
-    seed: ten small ones, head_dim 64. seqlen: batch 4, 8 heads, head_dim 64, seqlen 128 to 4096. paper: 16384 tokens,
-    2048 channels, head_dim 64, 128, 256, as in the papers of FlashAttention. gpt3: batch 4, 96 heads, head_dim 128.
+    The grid "seed" has ten small problems with head_dim 64. "seqlen" has batch 4, 8 heads, head_dim 64 and seqlen 128
+    to 4096. "paper" has 16384 tokens, 2048 channels and head_dim 64, 128 and 256, as in the papers of FlashAttention.
+    "gpt3" has batch 4, 96 heads and head_dim 128.
     """
     shapes = {
         "seed": list(SEED_SHAPES),

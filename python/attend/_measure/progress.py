@@ -1,4 +1,4 @@
-"""A progress bar on stderr if it is a terminal, and lines on stdout if it is not a terminal."""
+"""Reports progress: by a bar on stderr if stderr is a terminal, and by lines on stdout if stdout is not a terminal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from attend._measure.measurement import Progress, Row
 
 
 class Bar(Progress):
-    """One step for each implementation, problem and mode."""
+    """A progress bar with one step for each implementation, problem and mode."""
 
     def __init__(self, total: int) -> None:
         (tqdm,) = require("tqdm", purpose="a bar of progress")
@@ -22,7 +22,7 @@ class Bar(Progress):
         self.say(f"{row.experiment} {row.mode} {row.shape} {row.implementation} {row.dtype}: {result}")
 
     def say(self, line: str) -> None:
-        """Prints a line of other text in the same way."""
+        """Prints a line of text without damaging the bar."""
         if not sys.stdout.isatty():
             print(line, flush=True)
 

@@ -68,10 +68,11 @@ class Truth:
         device: str,
         most_scores: Optional[int] = None,
     ) -> None:
-        """`inputs`: q, k, v, dout, each (batch, num_heads, seqlen, head_dim). `device`: torch's device, cpu or cuda.
+        """`inputs` contains q, k, v and dout, each (batch, num_heads, seqlen, head_dim). `device` is a device of torch,
+        cpu or cuda.
 
-        `most_scores`: the reference covers at least one head, and more heads only while their scores do not exceed this
-        number.
+        The reference covers all heads or, if `most_scores` is given, the first heads that have at most this number of
+        scores together, but at least one head.
         """
         self.device = device
         b, h, s, _ = inputs[0].shape

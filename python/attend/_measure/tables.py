@@ -1,4 +1,4 @@
-"""Rows as text tables: one line for each implementation, one column for each problem."""
+"""Makes text tables from rows, with one line for each implementation and one column for each problem."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ def is_noisy(row: Row) -> bool:
 
 
 def is_spread(median: Optional[float], low: Optional[float], high: Optional[float]) -> bool:
-    """Returns whether these quartiles are far apart."""
+    """Returns whether the distance of the quartiles `low` and `high` exceeds NOISY times the median."""
     if median is None or low is None or high is None:
         return False
     return high - low > NOISY * median
 
 
 def over_problems(rows: Sequence[Row], field: str) -> Table:
-    """Returns a table of one field of each implementation on each problem; "-" if missing. Rows have one mode and one
-    mask.
+    """Returns a table of one field of each implementation on each problem, with "-" for missing values. All rows have
+    the same mode and mask.
     """
     return _cells(rows, lambda row: _marked(row, getattr(row, field)))
 
@@ -57,7 +57,9 @@ def _cells(rows: Sequence[Row], text: Callable[[Row], str]) -> Table:
 
 
 def overview(rows: Sequence[Row]) -> Table:
-    """Returns for each implementation its best values, its speed-up's geometric mean, and its largest error."""
+    """Returns a table with the best values, the geometric mean of the speed-up, and the largest error of each
+    implementation.
+    """
     header = ["implementation", "speed-up", "TFLOP/s", "GB/s", "max abs err", "max rel err", "passed"]
     lines = []
     for name in dict.fromkeys(r.implementation for r in rows):
@@ -76,7 +78,9 @@ def overview(rows: Sequence[Row]) -> Table:
 
 
 def means(rows: Sequence[Row]) -> Table:
-    """Returns for each implementation the arithmetic means over its timed configurations, and their number."""
+    """Returns a table with the arithmetic means over the timed configurations of each implementation, and their
+    number.
+    """
     header = ["implementation", "device", "dtype", "configurations", "ms", "TFLOP/s", "GB/s", "speed-up"]
     total = len({label(r) for r in rows})
     lines = []

@@ -1,1 +1,3 @@
-"""Compares attend with its peers: latency, memory, and the machine's ceilings. See python -m attend.bench --help."""
+"""Compares attend with its peers in latency and memory, and with the ceilings of the machine. See python -m
+attend.bench --help.
+"""

@@ -1,5 +1,5 @@
-"""Compares attend with its peers: python -m attend.bench compare|decode|memory|roofline. `visualize` draws their
-results.
+"""Compares attend with its peers by the commands python -m attend.bench compare, decode, memory and roofline. The
+command `visualize` draws their results.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def parser() -> Parser:
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
-    """Returns the exit status. 0: done. 1: a result was wrong. 2: wrong usage, or something is missing. 130: Ctrl-C or
-    SIGTERM.
+    """Returns the exit status: 0 if all results were right, 1 if a result was wrong, 2 if the usage was wrong or a
+    requirement is missing, and 130 after Ctrl-C or SIGTERM.
 
     Results that were measured before an error are kept.
     """

@@ -1,4 +1,6 @@
-"""compare: latency and throughput of attend and its peers over a grid, timed in alternation in one process."""
+"""The command `compare` measures latency and throughput of attend and its peers on a grid of problems, in alternation
+in one process.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ from attend._measure.timing import Limits
 from attend.bench import peers
 
 KIND = "compare"
-# In longer problems only the first heads are checked, because the float64 reference would dominate the run time.
+# If a problem has more scores than this, only its first heads are checked, because the float64 reference would dominate
+# the run time.
 CHECKED_SCORES = 2**24
 BATCH_SIZE, NUM_HEADS, SEQ_LENGTHS, HEAD_DIMS = 2, 8, (512, 1024, 2048, 4096), (64,)
 
@@ -98,7 +101,9 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _problems(options: argparse.Namespace) -> tuple[str, list[Problem]]:
-    """Returns the name of the grid and its problems. Given sizes combine every head_dim with every length."""
+    """Returns the name of the grid and its problems. If sizes are given, the problems combine every head_dim with every
+    length.
+    """
     sizes = {name: getattr(options, name) for name in ("batch_size", "num_heads", "seq_lengths", "head_dims")}
     given = [name for name, value in sizes.items() if value is not None]
     if not given:
@@ -128,7 +133,7 @@ def rows_of(data: dict[str, Any]) -> list[Row]:
 
 
 def text(data: dict[str, Any]) -> str:
-    """Returns latency and throughput for each mode, and attend's ratio to the best of its peers."""
+    """Returns tables of latency and throughput for each mode, and the ratio of the best peer's time to attend's."""
     rows = rows_of(data)
     lines = [machine.title(data["machine"]), *data["notes"]]
     for mode in dict.fromkeys(r.mode for r in rows):
@@ -146,7 +151,7 @@ def text(data: dict[str, Any]) -> str:
 
 
 def best_ratio(rows: Sequence[Row]) -> Optional[float]:
-    """Returns the geometric mean over the problems of (least time of the peers) / (least time of attend)."""
+    """Returns the geometric mean, over the problems, of the best peer's time divided by attend's best time."""
     ratios = []
     for problem in dict.fromkeys(tables.label(r) for r in rows):
         times = [(r.library == "attend", r.ms) for r in rows if tables.label(r) == problem and r.ms is not None]

@@ -1,4 +1,4 @@
-"""The pictures of `decode`: GB/s over the length for every side, and over batch and length for attend alone."""
+"""Draws the pictures of `decode`: GB/s of every side over the length, and GB/s of attend over batch and length."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from attend.bench import lines
 KIND = "decode"
 OURS = "attend"  # the implementation in the second picture
 
-Figures = dict[str, Any]  # figures by the suffix of the file's name
+Figures = dict[str, Any]  # {suffix of the file name: figure}
 
 
 def draw(data: dict[str, Any], all_lines: bool) -> Figures:
-    """Draws times of cold caches if there are any, otherwise of warm ones (large GPU caches, or CPU caches)."""
+    """Draws the times with cold caches. If a problem has none (a large GPU cache, or a CPU cache), draws the times with
+    warm caches.
+    """
     rows = [row for row in data["rows"] if row["us"]]
     if not rows:
         raise ValueError("no side was timed")
@@ -35,7 +37,7 @@ def save(data: dict[str, Any], path: pathlib.Path, sources: Sequence[pathlib.Pat
 
 
 def _coldest(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Returns one row for each side and problem, preferably with a cold cache."""
+    """Returns one row for each side and problem: the row with a cold cache if there is one."""
     found: dict[Any, dict[str, Any]] = {}
     for row in rows:
         key = row["implementation"], row["B"], row["S"], row["page_size"]
@@ -56,7 +58,7 @@ def _over_lengths(data: dict[str, Any], rows: list[dict[str, Any]], all_lines: b
 
 
 def _keys(data: dict[str, Any]) -> str:
-    """Returns the label of the lengths' axis, with all settings that the problems share."""
+    """Returns the label of the axis of lengths, which also states all settings that the problems share."""
     rows = f", {data['rows_of_q']} rows" if data["rows_of_q"] > 1 else ""
     return f"keys of a sequence ({data['H']}:{data['Hkv']} heads, head_dim {data['D']}{rows}, {data['cache']})"
 
@@ -66,7 +68,7 @@ def _pages(size: int) -> str:
 
 
 def _grid(data: dict[str, Any], rows: list[dict[str, Any]]) -> Any:
-    """Draws colour tables of attend's GB/s, batch sizes by lengths, one for each page size and state."""
+    """Draws colour tables of attend's GB/s by batch size and length, one table for each page size and cache state."""
     plt, _ = plotting.toolkit()
     own = [row for row in rows if row["implementation"] == OURS]
     panels = list(dict.fromkeys((row["page_size"], row["state"]) for row in own))

@@ -1,4 +1,4 @@
-"""Panels of lines over the sequence length, for `visualize` and `decode`."""
+"""Draws panels of lines over the sequence length, for the commands `visualize` and `decode`."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 
 from attend._measure import plotting, style
 
-Series = dict[str, plotting.Points]  # points by the name of a line
+Series = dict[str, plotting.Points]  # {name of a line: its points}
 MOST_COLUMNS = 3
 
 
 class Axes(NamedTuple):
-    """The axes of every panel. Lines are ranked by y / x if the best is low, otherwise by y."""
+    """The axes of every panel. If low values are best, lines are ranked by y / x, otherwise by y."""
 
     y: str
     best_is_low: bool = True
@@ -29,7 +29,7 @@ def over_lengths(panels: dict[str, Series], peers: Container[str], axes: Axes, a
     last = [{name: _figure(max(points), axes) for name, points in panel.items()} for panel in panels.values()]
     looks = chosen(last, peers, axes.best_is_low, all_lines)
     ys = [y for panel in panels.values() for name in looks for _, y in panel.get(name, [])]
-    if ys:  # labels need the final limits, which all panels share
+    if ys:  # the labels of lines need the final limits, which are the same for all panels
         room = max(max(ys) / min(ys), 1.5) ** 0.05
         grid[0][0].set_ylim(min(ys) / room, max(ys) * room)
     for (title, panel), axis in zip(panels.items(), grid.flat):
@@ -48,5 +48,5 @@ def _figure(point: tuple[float, float], axes: Axes) -> float:
 def chosen(
     panels: Sequence[dict[str, float]], peers: Container[str], best_is_low: bool, all_lines: bool
 ) -> dict[str, style.Look]:
-    """Returns the style of each line to draw, by name. `panels`: the values by which lines are chosen."""
+    """Returns the style of each line to draw, by name. `panels` contains the values by which lines are chosen."""
     return style.looks(plotting.worth_a_line(panels, peers, best_is_low, None if all_lines else style.MOST_LINES))

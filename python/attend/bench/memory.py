@@ -1,8 +1,8 @@
-"""memory: peak memory over the sequence length, of attend and its peers.
+"""The command `memory` measures the peak memory of attend and its peers over the sequence length.
 
-Each implementation runs in a separate process, after a warm call, so it cannot reuse memory of another one. See
-attend._measure.memory for what is counted, and how one length is kept from reusing memory of an earlier one. A backward
-row is forward and backward together, as in training.
+Each implementation runs in a separate process, after a warm-up call, so it cannot reuse memory of another
+implementation. attend._measure.memory describes which memory is counted, and how a call is kept from reusing memory of
+an earlier length. In mode backward, a row measures forward and backward together, as in training.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--causal", action="store_true")
     parser.add_argument("--no-peers", action="store_true", help="measure attend only")
     parser.add_argument("--output", type=pathlib.Path, default=pathlib.Path("bench_memory.json"))
-    # the child process of one implementation, which prints its rows
+    # The option selects the implementation of a child process, which prints its rows.
     parser.add_argument("--only", help=argparse.SUPPRESS)
 
 
@@ -89,7 +89,9 @@ def _child(x: Implementation, options: argparse.Namespace, device: str) -> list[
 
 
 def measure(x: Implementation, options: argparse.Namespace, modes: tuple[str, ...]) -> list[dict[str, Any]]:
-    """Returns a row for each length and mode: inputs_mib (q, k, v, dout) and peak_mib beyond them, or a remark."""
+    """Returns a row for each length and mode. It contains inputs_mib, the memory of q, k, v and dout, and peak_mib, the
+    peak beyond the inputs, or a remark.
+    """
     meter = Meter(x.device)
     own = [mode for mode in modes if mode == "forward" or x.has_backward]
 

@@ -1,4 +1,4 @@
-"""attend and its peers on one device, in one dtype."""
+"""Returns the implementations of attend and its peers for a device and a dtype."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from attend._measure.implementations import Implementation
 
 
 def device_of(name: str) -> str:
-    """Returns cpu or cuda for --device, which may be auto.
+    """Converts the value of --device, which may be auto, to cpu or cuda.
 
     Raises:
-        UsageError for cuda without a GPU.
+        UsageError if the value is cuda and there is no GPU.
     """
     if name == "auto":
         return "cuda" if gpu_is_here() else "cpu"
@@ -25,10 +25,10 @@ def device_of(name: str) -> str:
 
 
 def ours(computes: Sequence[str], device: str, dtype: str) -> list[Implementation]:
-    """Returns attend's backends with these names, or auto.
+    """Returns the implementations of the backends of attend with these names. A name may be auto.
 
     Raises:
-        UsageError for a backend that the device does not have.
+        UsageError for a backend that does not support the device.
     """
     known = ["auto", *(b["name"] for b in attend.backends() if b["device"] == device)]
     chosen = [ALIASES.get(plain, plain) for plain in (name.replace("-", "_") for name in computes)]
@@ -39,10 +39,10 @@ def ours(computes: Sequence[str], device: str, dtype: str) -> list[Implementatio
 
 
 def theirs(device: str, dtype: str) -> tuple[list[Implementation], list[str]]:
-    """Returns PyTorch with its default and with each backend, the unfused path, flash-attn; and a line for missing
-    peers.
+    """Returns the peers, and a line for each missing peer. The peers are PyTorch with its default and with each
+    backend, the unfused path, and flash-attn.
 
-    On a GPU in half precision, the fused-softmax path is included as well.
+    On a GPU in half precision, unfused attention with a fused softmax kernel is also a peer.
     """
     if torch_or_none() is None:
         return [], ["left out, no torch (pip install torch): torch, unfused, fused_softmax, flash_attn"]

@@ -71,8 +71,8 @@ def parser() -> Parser:
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
-    """Returns the exit status. 0: done. 1: a check failed. 2: wrong usage, or something is missing. 130: Ctrl-C or
-    SIGTERM.
+    """Returns the exit status: 0 if all checks passed, 1 if a check failed, 2 if the usage was wrong or a requirement
+    is missing, and 130 after Ctrl-C or SIGTERM.
 
     Results that were measured before an error are kept.
     """
@@ -103,7 +103,7 @@ def measure(options: argparse.Namespace) -> int:
         print(report.text(data), end="")
         return _status(data)
     folder = files.new_run(options.output_dir, options.mode)
-    # saved after each problem, so that an interruption loses nothing
+    # Results are saved after each problem, so that an interruption loses none of them.
     save = functools.partial(report.save, folder=folder)
     data = runner.run(wanted, modes, chosen, _settings(options), notes + forward_only + too_long, save)
     written = save(data)

@@ -1,4 +1,4 @@
-"""The pictures of the experiments: colour tables over the configurations, lines over the sequence length."""
+"""Draws the pictures of the experiments: colour tables over the configurations, and lines over the sequence length."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TABLES = {
     "bandwidth": Figure("gbps", "GB/s of inputs and outputs, each once", False),
     "memory": Figure("peak_mib", "peak memory beyond the inputs, MiB", True),
 }
-# Pictures over the sequence length: (experiment, figure).
+# The line pictures over the sequence length: {name: (experiment, figure)}.
 LINES = {
     "scaling": ("seqlen", TABLES["time"]),
     "scaling_memory": ("seqlen", TABLES["memory"]),
@@ -42,8 +42,9 @@ def draw(
 ) -> list[pathlib.Path]:
     """Writes folder/experiments_NAME.suffix for each picture that has data.
 
-    Line pictures show the best of attend and of its peers at the longest sequences: style.MOST_LINES in total, or all
-    with `all_lines`. `sources`: the files of the rows, which the pictures' metadata name.
+    Line pictures show the implementations of attend and of its peers that are best at the longest sequences. There are
+    style.MOST_LINES lines in total, or all with `all_lines`. `sources` are the files of the rows. Their names are
+    written to the pictures' metadata.
     """
     paths = []
     for name, figure in TABLES.items():
@@ -81,7 +82,7 @@ def _tables(rows: Sequence[Row], figure: Figure, caption: str) -> Any:
             axis.set_title(f"{experiment}, {mode}: {figure.title}")
             if shown:
                 plotting.log_heatmap(axis, shown, columns, values, figure.best_is_low, groups)
-            else:  # for example the peak memory of problems that are too small to need any
+            else:  # there are no values, for example if the problems are too small to need memory
                 axis.text(0.5, 0.5, "nothing above 0", ha="center", va="center")
                 axis.set_axis_off()
     canvas.suptitle(caption, fontsize=8)
@@ -115,6 +116,6 @@ def _at_the_longest(rows: Sequence[Row], mode: str, figure: Figure) -> dict[str,
     last: dict[str, float] = {}
     for r in sorted((r for r in rows if r.mode == mode and getattr(r, figure.field)), key=lambda r: r.S):
         value = getattr(r, figure.field)
-        # normalised, because some implementations stop at shorter sequences
+        # The value is divided by the length, because some implementations end at shorter sequences.
         last[r.implementation] = value / r.S if figure.best_is_low else value
     return last

@@ -1,4 +1,4 @@
-"""The results of the experiments as files and as text."""
+"""Writes the results of the experiments as files and as text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from attend._measure import files, machine, tables
 from attend._measure.measurement import COLUMNS, Row, failures, left_out_lines
 
-INTERRUPTED = "interrupted"  # value of data["stopped"] after Ctrl-C; otherwise it names a failed check
+INTERRUPTED = "interrupted"  # value of data["stopped"] after Ctrl-C; its other values name a failed check
 JSON, CSV, TEXT = "results.json", "results.csv", "summary.txt"
 
 
@@ -27,8 +27,8 @@ def rows_of(data: dict[str, Any]) -> list[Row]:
 
 
 def text(data: dict[str, Any]) -> str:
-    """Returns for each experiment and pass the times, a line for each implementation, and its means; then skipped
-    problems.
+    """Returns for each experiment and pass the times, with a line for each implementation, and the means. A list of
+    skipped problems follows.
     """
     rows = rows_of(data)
     lines = [machine.title(data["machine"]), *data["notes"]]
@@ -54,5 +54,5 @@ def text(data: dict[str, Any]) -> str:
 
 
 def sections(rows: Sequence[Row]) -> list[tuple[str, str]]:
-    """Returns (experiment, mode) in the order of measurement."""
+    """Returns the pairs (experiment, mode) in the order in which they were measured."""
     return list(dict.fromkeys((r.experiment, r.mode) for r in rows))

@@ -1,4 +1,4 @@
-"""Runs the experiments: their problems, implementations and order, and the speed-up over PyTorch on the CPU."""
+"""Runs the experiments: chooses problems and implementations, and computes the speed-up over PyTorch on the CPU."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ from attend.experiments import report
 
 KIND = "experiments"
 HALF = "gpt3"  # the tensor-core experiment, whose problems are too large for other implementations
-# In longer problems only the first heads are checked. The problems of all other experiments are checked entirely.
+# If a problem has more scores than this, only its first heads are checked.
 CHECKED_SCORES = 2**29
-SINGLE = {"batch_size": 2, "num_heads": 8, "seq_len": 512, "head_dim": 64}  # sizes without an experiment
+# Default sizes if no experiment is requested.
+SINGLE = {"batch_size": 2, "num_heads": 8, "seq_len": 512, "head_dim": 64}
 
 
 def problems(options: argparse.Namespace) -> tuple[list[tuple[str, Problem]], list[str]]:
-    """Returns (experiment, problem) for everything requested, or a single problem; and notes of problems that are too
-    long.
+    """Returns a list of (experiment, problem) for all requested experiments, or for a single problem, and notes about
+    problems that are too long.
     """
     found = [("seed", p) for p in grid("seed")] if options.experiment else []
     found += [("seqlen", p) for p in grid("seqlen")] if options.seqlen_experiment else []
@@ -56,10 +57,11 @@ def run(
     notes: Sequence[str],
     save: Callable[[dict[str, Any]], Any] = lambda data: None,
 ) -> dict[str, Any]:
-    """Returns the results: kind, machine, tolerance, notes, stopped (the check that ended the run), rows.
+    """Returns a dict of the results: kind, machine, tolerance, notes, stopped (the failed check that ended the run) and
+    rows.
 
-    `save` receives the results so far after each problem except the last. Ctrl-C ends the run, and `stopped` records
-    it.
+    After each problem except the last, `save` is called with the results so far. Ctrl-C ends the run and is recorded in
+    `stopped`.
     """
 
     def data() -> dict[str, Any]:
@@ -93,7 +95,9 @@ def run(
 
 
 def add_speedups(rows: Sequence[Row]) -> None:
-    """Sets row.speedup: the time of PyTorch on the CPU divided by the row's time, for the same problem and pass."""
+    """Sets row.speedup of each row to the time of PyTorch on the CPU divided by the row's time, for the same problem
+    and pass.
+    """
     baseline = {row.mode: row.ms for row in rows if row.implementation == BASELINE}
     for row in rows:
         theirs = baseline.get(row.mode)

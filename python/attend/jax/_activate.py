@@ -12,18 +12,18 @@ from attend import _core
 from attend._errors import Error, UnsupportedError
 from attend.jax._dot_product import dot_product_attention
 
-_of_jax: Any = None  # JAX's function while attend's is installed
+_of_jax: Any = None  # JAX's own function while attend is active, otherwise None
 _told: set[str] = set()
 _KNOWN = frozenset(dot_product_attention.__kwdefaults__ or ())
 
 
 def activate() -> None:
-    """Replaces `jax.nn.dot_product_attention` by attend until `restore()`, for all code that looks it up there.
+    """Replaces `jax.nn.dot_product_attention` by attend until `restore()`, for all code that calls it by this name.
 
-    Code that imported the function itself before keeps JAX's. Calls with an `implementation` use JAX's own. If attend
-    refuses a call while it is traced, JAX computes it, with one warning for each reason. The same applies to
-    forward-mode and second derivatives, except those of a function that jax.jit traced earlier, which are refused. A
-    row that sees no key gives 0.
+    Code that has already imported the function itself keeps JAX's function. Calls with an `implementation` use JAX's
+    function too. If attend refuses a call while it is traced, JAX computes it, with one warning for each reason. JAX
+    also computes forward-mode and second derivatives. They are refused only for a function that jax.jit has traced
+    earlier. A row that sees no key gives 0.
     """
     global _of_jax
     if _of_jax is not None:
@@ -57,7 +57,7 @@ def _attention(query: Any, key: Any, value: Any, bias: Any = None, mask: Any = N
     except Error as error:
         reason = str(error)
     except TypeError as error:
-        if "forward-mode" not in str(error):  # JAX raises this for a function with custom gradients
+        if "forward-mode" not in str(error):  # JAX raises such an error for a function with custom gradients
             raise
         reason = "forward-mode derivatives, attend gives reverse-mode ones only"
     _tell(reason)
@@ -65,7 +65,9 @@ def _attention(query: Any, key: Any, value: Any, bias: Any = None, mask: Any = N
 
 
 def _check_device(query: Any) -> None:
-    """Refuses a device now. An error at run time would be too late for JAX to compute the call."""
+    """Refuses an unsupported device while the call is traced. After an error at run time, JAX could not compute the
+    call instead.
+    """
     backend = jax.default_backend()
     if backend == "cpu":
         return

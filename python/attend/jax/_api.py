@@ -215,7 +215,7 @@ def array(name: str, x: Any) -> Any:
 
 
 def constant(settings: Any) -> Any:
-    """Converts the settings to Python numbers, because they are constants of the program that XLA compiles."""
+    """Converts the settings to Python numbers. They must be constants, because the compiled program contains them."""
     for name, value in settings._asdict().items():
         if isinstance(value, jax.core.Tracer):
             raise ArgumentError(

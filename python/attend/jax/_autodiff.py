@@ -1,4 +1,6 @@
-"""attend's two calls under JAX's transformations: gradients around vmap around shardings around the custom call."""
+"""Implements forward and backward under JAX's transformations. A function with gradients contains one with a vmap rule,
+which contains one with shardings, which contains the custom call.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,10 @@ from attend.jax._vmap import Folding
 
 @functools.lru_cache(maxsize=1024)
 def attention(call: Call, wants_lse: bool) -> Any:
-    """Returns the compiled function of the arrays named by `call.operands`. It returns o, or (o, lse).
+    """Returns the compiled function that computes o, or (o, lse). Its arguments are the arrays named by
+    `call.operands`.
 
-    Policies of jax.checkpoint can name the results that backward needs: attend_o and attend_lse.
+    Policies of jax.checkpoint can refer to the results that backward needs by the names attend_o and attend_lse.
     """
     results = ("o", "lse") if wants_lse else ("o",)
 
@@ -35,7 +38,7 @@ def attention(call: Call, wants_lse: bool) -> Any:
         values = tuple(x.value for x in tensors)
         o, lse = forward_of(call, ("o", "lse"))(*values)
         o, lse = checkpoint_name(o, "attend_o"), checkpoint_name(lse, "attend_lse")
-        # The requested gradients are encoded in the pytree structure of the residuals, because they are not an array.
+        # The set of requested gradients is not an array, so it is encoded in the pytree structure of the residuals.
         asked = tuple(() if x.perturbed else None for x in tensors)
         return (o, lse)[: len(results)], (values, o, lse, asked)
 
@@ -49,7 +52,8 @@ def attention(call: Call, wants_lse: bool) -> Any:
             operands, tensors = (*operands, "dlse"), (*tensors, cotangents[1])
         results = ("dq", "dk", "dv", *gradients)
         found = dict(zip(results, backward_of(call, operands, results)(*tensors)))
-        # Gradients that were not requested are zeros, which XLA removes: JAX 0.7 requires the same structure each time.
+        # JAX 0.7 requires the same structure each time. Gradients that were not requested are therefore zeros, which
+        # XLA removes.
         return tuple(found.get("d" + name, _no_gradient(x)) for name, x in zip(call.operands, values))
 
     named: Any = run
@@ -72,23 +76,29 @@ def _array(cotangent: Any) -> Any:
 
 @functools.lru_cache(maxsize=1024)
 def forward_of(call: Call, results: tuple[str, ...]) -> Any:
-    """Returns a function from the arrays named by `call.operands` to the arrays named by `results`."""
+    """Returns a function whose arguments are the arrays named by `call.operands` and whose results are those named by
+    `results`.
+    """
     return _once("forward", functools.partial(_call.forward, call, results), call, call.operands, results)
 
 
 @functools.lru_cache(maxsize=1024)
 def backward_of(call: Call, operands: tuple[str, ...], results: tuple[str, ...]) -> Any:
-    """Returns a function from the arrays named by `operands` to the gradients named by `results`."""
+    """Returns a function whose arguments are the arrays named by `operands` and whose results are the gradients named
+    by `results`.
+    """
     return _once("backward", functools.partial(_call.backward, call, operands, results), call, operands, results)
 
 
 def _once(name: str, function: Any, call: Call, operands: tuple[str, ...], results: tuple[str, ...]) -> Any:
-    """Returns `function` with support for vmap and shards. Differentiating it is refused as a second derivative."""
+    """Wraps `function` with support for vmap and sharding. Differentiating the result is refused as a second
+    derivative.
+    """
 
     def run(*tensors: Any) -> Any:
         return function(*tensors)
 
-    run.__name__ = run.__qualname__ = f"attend_{name}"  # its name in profiles
+    run.__name__ = run.__qualname__ = f"attend_{name}"  # profilers show this name
     mapped = _mapped(_sharding.partitioned(run, call, operands, results), call, operands, results)
 
     @jax.custom_jvp
@@ -103,7 +113,7 @@ def _once(name: str, function: Any, call: Call, operands: tuple[str, ...], resul
 
 
 def _mapped(function: Any, call: Call, operands: tuple[str, ...], results: tuple[str, ...]) -> Any:
-    """Returns `function` with a rule for vmap, which may be nested."""
+    """Wraps `function` with a rule for vmap. The vmap may be nested."""
     run = jax.custom_batching.custom_vmap(function)
 
     @run.def_vmap

@@ -1,4 +1,4 @@
-"""jax.export of programs that call attend."""
+"""Supports jax.export of programs that call attend."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from attend.jax._call import TARGETS
 
 
 def disabled_checks() -> list[Any]:
-    """Returns the `disabled_checks` of `jax.export.export`, which otherwise refuses unknown custom calls.
+    """Returns a value for the argument `disabled_checks` of `jax.export.export`, which otherwise refuses attend's
+    custom calls.
 
-    A process that runs the exported program must first import attend.jax, in a version with the same call names.
+    A process that runs the exported program must first import attend.jax, in a version with the same names of custom
+    calls.
     """
     from jax import export
 

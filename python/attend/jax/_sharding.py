@@ -1,4 +1,4 @@
-"""Defines shardings: XLA learns that attention needs no communication along the batch and the heads.
+"""Defines how XLA may shard attention: along the batch and the heads, attention needs no communication.
 
 Sharded dimensions other than batch and heads are gathered first. Batch and heads are also gathered in three cases. With
 dropout both are gathered, because the pattern depends on the position in the entire tensor. The batch or the heads are
@@ -130,7 +130,7 @@ class _Cuts:
         is_grouped = num_q != num_k
         if num_k == 1 or num_q == 0 or num_k == 0:
             free.discard("h")
-        # G is the number of query heads per key head.
+        # `g` is the number of query heads per key head.
         sizes = {"g": num_q // num_k} if is_grouped and "h" in free else {}
         own = iter(range(1000))
 

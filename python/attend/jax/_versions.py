@@ -1,4 +1,4 @@
-"""Names that differ between releases of JAX."""
+"""Provides functions of JAX whose names differ between releases."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ import jax
 partitioning: Any = importlib.import_module("jax.experimental.custom_partitioning")
 try:
     ffi: Any = importlib.import_module("jax.ffi")
-except ImportError:  # JAX 0.4.35
+except ImportError:  # JAX 0.4.35 does not have this name
     ffi = importlib.import_module("jax.extend.ffi")
-# Modules some of whose names are missing in some releases.
+# These modules have type Any, because some of their names are missing in some releases.
 lax: Any = jax.lax
 sharding: Any = jax.sharding
 dtypes: Any = jax.dtypes
 
-# Shardy, JAX's partitioner since 0.7, propagates shardings by a rule. Older partitioners call a function.
+# Shardy, JAX's partitioner since 0.7, propagates shardings by a rule. Older partitioners call a function instead.
 HAS_SHARDING_RULES = "sharding_rule" in inspect.signature(
     partitioning.custom_partitioning.def_partition
 ).parameters and hasattr(partitioning, "SdyShardingRule")
 
 
-# The field of a type that lists the mesh axes over which it varies inside shard_map.
+# The name of the field, in the type of an array, with the mesh axes over which the array varies inside shard_map.
 _AXES_FIELD = next(
     (x for x in ("manual_axis_type", "vma") if x in inspect.signature(jax.ShapeDtypeStruct).parameters), None
 )
 
 
 def struct(shape: Any, dtype: Any, like: Any) -> Any:
-    """Returns the type of a result that varies inside shard_map like `like`."""
+    """Returns the type of a result that varies over the same mesh axes as `like` inside shard_map."""
     if not (isinstance(like, jax.Array) and _axes(like)):
         return jax.ShapeDtypeStruct(shape, dtype)
     kind = jax.typeof(like)
@@ -40,7 +40,9 @@ def struct(shape: Any, dtype: Any, like: Any) -> Any:
 
 
 def alike(tensors: dict[str, Any], *more: str) -> dict[str, Any]:
-    """Makes all arrays vary over the union of their mesh axes and `more`, as shard_map requires."""
+    """Converts arrays so that all vary over the same mesh axes, the union of their axes and `more`, as shard_map
+    requires.
+    """
     if _AXES_FIELD is None:
         return tensors
     axes = {name: _axes(x) for name, x in tensors.items()}
@@ -68,14 +70,14 @@ def _vary(x: Any, axes: tuple[str, ...]) -> Any:
 
 
 def register(name: str, handler: Any, platform: str) -> None:
-    """Registers a custom call. `handler`: a capsule, or one capsule for each stage of a run."""
+    """Registers a custom call. `handler` is a capsule, or a dict with one capsule for each stage of a run."""
     if isinstance(handler, dict) and ffi.__name__ != "jax.ffi":
-        handler = handler["execute"]  # its first call does the work of the earlier stages
+        handler = handler["execute"]  # the first call of this stage does the work of the earlier stages
     ffi.register_ffi_target(name, handler, platform=platform, api_version=1)
 
 
 def is_key(x: Any) -> bool:
-    """Returns whether `x` is a key of jax.random, either with a key type or as two words."""
+    """Returns whether `x` is a key of jax.random. A key has a key dtype, or is an array of two 32-bit words."""
     dtype = getattr(x, "dtype", None)
     if dtype is None:
         return False

@@ -1,4 +1,6 @@
-"""torch.onnx.export of programs that call attend: translates attend's torch operator to ONNX's Attention."""
+"""Exports programs that call attend with torch.onnx.export, by translating attend's torch operator to ONNX's
+Attention.
+"""
 
 from __future__ import annotations
 
@@ -8,23 +10,24 @@ from typing import Any
 from attend._errors import ArgumentError, UnsupportedError
 from attend._settings import Extras, Settings
 
-_MASKED_SCORES, _F32 = 2, 1  # ONNX's numbers
-FIRST_OPSET, FIRST_OPSET_OF_WINDOWS = 24, 25  # nonpad_kv_seqlen aligns masks bottom right
+_MASKED_SCORES, _F32 = 2, 1  # ONNX's numbers of a mode of the fourth result, and of float32
+FIRST_OPSET, FIRST_OPSET_OF_WINDOWS = 24, 25  # opset 24 has nonpad_kv_seqlen, which aligns masks bottom right
 
 
 def translation_table(opset_version: int = FIRST_OPSET) -> dict[Any, Callable[..., Any]]:
-    """For `torch.onnx.export(model, inputs, opset_version=N, custom_translation_table=translation_table(N))`.
+    """Returns the table for `torch.onnx.export(model, inputs, opset_version=N,
+    custom_translation_table=translation_table(N))`.
 
     `attend.attention` and functions that call it become ONNX's Attention with the same masks. Every ONNX runtime with
-    this operator can run the model. Options that the operator does not have are refused during export, and the message
-    names the option: alibi_slopes, sinks, dropout_p, packed sequences, windows before opset 25, a bias or mask of one
-    column.
+    this operator can run the model. The export refuses options that the operator does not have, and the message names
+    the option. These are alibi_slopes, sinks, dropout_p, packed sequences, windows before opset 25, and a bias or mask
+    of one column.
 
     Arguments:
-        opset_version: 24, or 25 for windows.
+        opset_version: 24, or 25, which windows require.
 
     Raises:
-        attend.Error: the opset does not have the required operators.
+        attend.Error: the opset does not have the required operator.
     """
     if opset_version < FIRST_OPSET:
         raise ArgumentError(f"opset_version: {opset_version}, allowed {FIRST_OPSET} or later")
@@ -44,7 +47,7 @@ def translation_table(opset_version: int = FIRST_OPSET) -> dict[Any, Callable[..
             q, k, v = (op.Transpose(x, perm=[0, 2, 1, 3]) for x in (q, k, v))
         inputs = (q, k, v, _mask_of(op, q, k, extras), None, None, _length_of(op, k, settings))
         y, *_ = op.Attention(*inputs, **_attributes(settings))
-        # A separate node. The exporter removes it if lse is unused, because writing the scores is slow.
+        # lse comes from a second node, which writes the scores and is slow. The exporter removes it if lse is unused.
         *_, scores = op.Attention(*inputs, **_attributes(settings), qk_matmul_output_mode=_MASKED_SCORES)
         lse = op.ReduceLogSumExp(op.Cast(scores, to=_F32), op.Constant(value_ints=[-1]), keepdims=0)
         return (op.Transpose(y, perm=[0, 2, 1, 3]) if is_bshd else y), lse
@@ -64,7 +67,7 @@ def _refuse(extras: Any, settings: Any, opset_version: int) -> None:
 
 
 def _attributes(settings: Any) -> dict[str, Any]:
-    """Returns the attributes that differ from ONNX's defaults."""
+    """Returns the operator's attributes that differ from ONNX's defaults."""
     found = {"is_causal": int(settings.causal), "softcap": settings.softcap, "scale": settings.scale}
     found = {name: value for name, value in found.items() if value}
     if settings.scale == 0:
@@ -76,7 +79,7 @@ def _attributes(settings: Any) -> dict[str, Any]:
 
 
 def _mask_of(op: Any, q: Any, k: Any, extras: Any) -> Any:
-    """Returns ONNX's single input that combines bias and mask."""
+    """Returns ONNX's input attn_mask, which combines bias and mask."""
     for name in ("bias", "mask"):
         x = getattr(extras, name)
         if x is not None and x.shape[-1] == 1 and k.shape[2] != 1:
@@ -90,7 +93,9 @@ def _mask_of(op: Any, q: Any, k: Any, extras: Any) -> Any:
 
 
 def _length_of(op: Any, k: Any, settings: Any) -> Any:
-    """Returns seqlen_k of each sequence, with which masks align bottom right, or None if no mask is aligned."""
+    """Returns nonpad_kv_seqlen: seqlen_k of each sequence, with which masks align bottom right. Returns None if the
+    call has no causal mask and no window.
+    """
     if not settings.causal and settings.window_left < 0 and settings.window_right < 0:
         return None
     return op.Expand(op.Shape(k, start=2, end=3), op.Shape(k, start=0, end=1))

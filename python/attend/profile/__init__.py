@@ -1,4 +1,4 @@
-"""python -m attend.profile: explains in words what bounds a kernel, from Nsight Compute's measurements.
+"""Implements python -m attend.profile, which explains from Nsight Compute's measurements what bounds a kernel.
 
 | module | job |
 |---|---|

@@ -139,7 +139,9 @@ def _explain_call(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def choose(launches: list[Measures], kernel_regex: Optional[str]) -> list[Measures]:
-    """Returns the launches whose name matches; without a pattern attend's own, or all if there are none."""
+    """Returns the launches whose name matches `kernel_regex`. Without a pattern, returns attend's own launches, or all
+    launches if attend has none.
+    """
     try:
         pattern = re.compile(kernel_regex or OWN_KERNELS)
     except re.error as error:

@@ -1,4 +1,5 @@
-"""One attention call between the profiler's start and stop, which `collect` runs under Nsight Compute.
+"""Makes one attention call between the start and stop of the profiler. `collect` runs this program under Nsight
+Compute.
 
     python -m attend.profile.call '{"compute": "auto", "mode": "forward", ...}'
 
@@ -42,7 +43,9 @@ def main() -> int:
 
 
 def make_call(torch: Any, problem: dict[str, Any], device: str = "cuda") -> Callable[[], Any]:
-    """Returns the call, on normal random numbers with a fixed seed. Its inputs are allocated before it returns."""
+    """Returns a function that makes the call. Its inputs are normally distributed with a fixed seed, and have been
+    allocated before.
+    """
     import attend
 
     dtype = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}[problem["dtype"]]
@@ -52,7 +55,8 @@ def make_call(torch: Any, problem: dict[str, Any], device: str = "cuda") -> Call
     options = {"causal": problem["causal"], "compute": problem["compute"]}
     if problem["mode"] == "forward":
         return lambda: attend.forward(q, k, v, **options)
-    # Backward's inputs may come from any backend, because some backends with a backward pass have no forward pass.
+    # For backward, o and lse come from the default backend, because some backends with a backward pass have no forward
+    # pass.
     o, lse = attend.forward(q, k, v, causal=problem["causal"])
     return lambda: attend.backward(dout, q, k, v, o, lse, **options)
 

@@ -1,4 +1,4 @@
-"""The ladder rung of a kernel, and how the next rung removes its bound (docs/ladder.md)."""
+"""Finds the rung of a kernel on the ladder of docs/ladder.md, and how the next rung removes its bound."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple, Optional
 class Rung(NamedTuple):
     number: int
     name: str
-    next_step: str  # the change of the next rung, as the end of "Rung NN ..."
+    next_step: str  # what the next rung changes: the end of a sentence that begins with "Rung NN"
 
 
 RUNGS = (
@@ -39,7 +39,7 @@ RUNGS = (
 )  # fmt: skip
 
 
-# Backward steps of rungs whose kernel names do not contain "backward".
+# Some rungs have backward kernels whose names do not contain "backward". These are the names of their steps.
 _BACKWARD_STEPS = {"delta", "probabilities", "dscores", "dq", "dk", "dv"}
 
 
@@ -53,7 +53,9 @@ def rung_of(kernel: str) -> Optional[Rung]:
 
 
 def place(kernel: str) -> str:
-    """Returns one sentence about a kernel's rung and the next rung, or "" for a kernel outside the ladder."""
+    """Returns one sentence about the rung of a kernel and the next rung, or "" for a kernel that is not on the
+    ladder.
+    """
     rung = rung_of(kernel)
     if rung is None:
         return ""

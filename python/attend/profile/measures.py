@@ -1,4 +1,4 @@
-"""Converts a launch to the quantities of a diagnosis."""
+"""Converts the measurements of a launch to the quantities that the diagnosis uses."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from attend.profile.report import Launch
 
 @dataclass(frozen=True)
 class StallShare:
-    """share: fraction, 0 to 1, of a warp's time between two instructions in which it waits for `reason`.
-    cycles: the same time per instruction, in cycles.
+    """share: fraction, 0 to 1, of a warp's time between two instructions during which the warp waits for `reason`.
+    cycles: the waiting time per instruction in cycles.
     """
 
     reason: str
@@ -24,10 +24,10 @@ class StallShare:
 class Measures:
     """The measurements of one launch.
 
-    values: by the keys of `metrics`, in base units, without values that the report does not have.
+    values: {key of `metrics`: value in base units}, without values that the report does not have.
     missing: labels of values that the report does not have.
-    stalls: largest first; empty if the report has none.
-    gpu: its name, or "".
+    stalls: the stall reasons, largest first, or an empty list if the report has none.
+    gpu: the name of the GPU, or "".
     """
 
     kernel: str
@@ -78,8 +78,11 @@ def measure(launch: Launch) -> Measures:
 
 
 def _stall_shares(launch: Launch) -> list[StallShare]:
-    """Returns the stall reasons as shares of a warp's total time, which includes issuing."""
-    # Matches the form of the name, so that unknown reasons of newer GPUs still count towards the total.
+    """Returns the stall reasons as shares of a warp's total time, which includes the cycle in which an instruction is
+    issued.
+    """
+    # All names of this form are matched, so that the total includes stall reasons of newer GPUs, which are unknown
+    # here.
     cycles = {
         name.removeprefix(metrics.STALL_PREFIX).removesuffix(metrics.STALL_SUFFIX): value
         for name, value in launch.values.items()

@@ -1,7 +1,7 @@
-"""The measurements: their names in Nsight Compute, and their meaning.
+"""Lists the measured quantities, with their names in Nsight Compute and their meaning.
 
-A GPU reports "n/a" for a name that it does not have. If architectures or Nsight Compute's own sets differ, a quantity
-has several names. All of them are requested, and the first that has a value is used.
+A GPU reports "n/a" for a name that it does not have. A quantity has several names if its name differs between
+architectures or between Nsight Compute's metric sets. All names are requested, and the first one with a value is used.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ class Metric:
 
     key: its name in this package and in JSON.
     label: its name in sentences and tables.
-    unit: of the value, after `report` has converted prefixes to powers of ten.
+    unit: the unit of the value, after `report` has converted prefixes to powers of ten.
     names: Nsight Compute's names, best first.
-    meaning: of a resource: the cause if this resource bounds an attention kernel.
+    meaning: for a resource, the reason why it may bound an attention kernel.
     """
 
     key: str
@@ -31,7 +31,8 @@ def _percent(key: str, label: str, meaning: str, *names: str) -> Metric:
     return Metric(key, label, "%", names, meaning)
 
 
-# Each is a share of the unit's capacity, so they are comparable. The largest bounds the kernel.
+# Each value is the used share of a unit's capacity, so the values are comparable. The resource with the largest share
+# bounds the kernel.
 RESOURCES = (
     _percent(
         "tensor",
@@ -101,7 +102,8 @@ RESOURCES = (
     ),
 )
 
-# Limits of the blocks per multiprocessor, each as the number of blocks that it would allow.
+# The limits of the number of blocks per multiprocessor. Each value is the number of blocks that this limit alone would
+# allow.
 OCCUPANCY_LIMITS = (
     Metric("limit_registers", "registers", "block", ("launch__occupancy_limit_registers",)),
     Metric("limit_shared", "shared memory", "block", ("launch__occupancy_limit_shared_mem",)),
@@ -148,8 +150,8 @@ STALL_PREFIX, STALL_SUFFIX = "smsp__average_warps_issue_stalled_", "_per_issue_a
 
 
 def stall_name(reason: str) -> str:
-    """Returns Nsight Compute's name of the number of warps that wait for `reason`, averaged over the cycles with an
-    issue.
+    """Returns Nsight Compute's name of this quantity: the number of warps that wait for `reason`, averaged over the
+    cycles in which an instruction is issued.
     """
     return STALL_PREFIX + reason + STALL_SUFFIX
 

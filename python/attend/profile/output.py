@@ -1,4 +1,4 @@
-"""A diagnosis as text and as JSON."""
+"""Writes a diagnosis as text and as JSON."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ class Problem(NamedTuple):
     causal: bool
 
     def operations(self) -> float:
-        """Returns 4 B H S^2 D operations for forward and 10 B H S^2 D for backward, half with a causal mask, for any
-        kernel.
+        """Returns the number of operations, which is the same for every kernel. With B = batch, H = heads, S = seqlen
+        and D = head_dim it is 4 B H S^2 D for forward and 10 B H S^2 D for backward. With a causal mask it is half of
+        that.
         """
         whole = _OPERATIONS[self.mode] * self.batch_size * self.num_heads * self.seq_len**2 * self.head_dim
         return whole / 2 if self.causal else whole
@@ -38,15 +39,16 @@ class Problem(NamedTuple):
 def as_json(
     m: Measures, launches: list[Measures], problem: Optional[Problem], tool: str, kernel_regex: Optional[str] = None
 ) -> dict[str, Any]:
-    """Returns everything in base units (s, hz, byte, %).
+    """Returns the JSON data, with all values in base units (s, hz, byte, %).
 
-    m: the explained kernel. launches: all launches of the call, or those that match `kernel_regex`. tool: the
-    profiler's version, or "".
+    `m` contains the measurements of the explained kernel. `launches` contains all launches of the call, or those that
+    match `kernel_regex`. `tool` is the version of the profiler, or "".
     """
     bound, sentences = diagnose(m)
     seconds = [other.get("duration") for other in launches]
     known = [s for s in seconds if s is not None]
-    # If launches are excluded, their time is unknown, while the operations are those of the entire call.
+    # Without the time of all launches no speed is computed, because the number of operations is that of the entire
+    # call.
     whole = not kernel_regex and known and len(known) == len(seconds)
     tflops = problem.operations() / sum(known) / 1e12 if problem and whole else None
     known_metrics = {x.key: x for x in (*metrics.RESOURCES, *metrics.OCCUPANCY_LIMITS, *metrics.FACTS)}

@@ -1,4 +1,6 @@
-"""Nsight Compute's CSV: `ncu --csv --page raw`, a header row, a row of units, one row for each launch."""
+"""Reads the CSV output of `ncu --csv --page raw`, which has a header row, a row of units, and one row for each
+launch.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +14,15 @@ _UNIT = re.compile(rf"(?P<prefix>[{''.join(_PREFIXES)}]?)(second|s|hz|byte|cycle
 
 
 class ReportError(Exception):
-    """The report cannot be explained. The message is one line."""
+    """Raised if the report cannot be used. The message is one line."""
 
 
 @dataclass(frozen=True)
 class Launch:
     """One launch of a kernel.
 
-    values: measurements in s, hz, byte, cycle, % or counts, by Nsight Compute's names. Values that were not measured,
-    or are "n/a", are absent.
+    values: {Nsight Compute's name: measurement in s, hz, byte, cycle, % or a plain number}. Values that were not
+    measured, or are "n/a", are absent.
     texts: values that are not numbers.
     """
 
@@ -34,8 +36,8 @@ class Launch:
 def scale_of(unit: str) -> float:
     """Returns the factor that converts a value with this unit to base units.
 
-    Examples: 1e-9 for "ns" and "nsecond", 1e9 for "Gbyte" and for "cycle/nsecond". Without a prefix, or for an unknown
-    unit, it is 1.
+    Examples are 1e-9 for "ns" and "nsecond", and 1e9 for "Gbyte" and "cycle/nsecond". The factor is 1 for a unit
+    without a prefix and for an unknown unit.
     """
     above, _, below = unit.partition("/")
     return _factor(above) / _factor(below)
@@ -45,7 +47,7 @@ def parse(text: str) -> list[Launch]:
     """Returns the launches of a report, in order.
 
     Raises:
-        ReportError if there is none, or if the CSV is not Nsight Compute's page "raw".
+        ReportError if there is no launch, or if the CSV is not Nsight Compute's page "raw".
     """
     # Lines before the header are messages (==PROF== ...) and output of the profiled program.
     lines = text.splitlines()
@@ -58,7 +60,7 @@ def parse(text: str) -> list[Launch]:
         raise ReportError("one row for each metric, allowed one row for each launch: `ncu --csv --page raw`")
     if _KERNEL not in header:
         raise ReportError(f'no column "{_KERNEL}", allowed the output of `ncu --csv --page raw`')
-    # Rows without an ID are units. A file that combines several reports has several.
+    # A row without an ID contains units. A file that combines several reports has several such rows.
     launches, units = [], [""] * len(header)
     for row in rows[1:]:
         if len(row) != len(header):

@@ -1,4 +1,4 @@
-"""Stall reasons: the meaning of each of Nsight Compute's reasons in an attention kernel, and its remedy."""
+"""Describes Nsight Compute's stall reasons: the meaning of each reason in an attention kernel, and its remedy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ class Stall(NamedTuple):
     remedy: str
 
 
-# "selected" is the one instruction in every count; "not_selected" is a warp that was ready. Neither is a stall.
+# These two reasons are not stalls. "selected" means that the warp issues an instruction, and "not_selected" that it was
+# ready but another warp was chosen.
 WORKING = ("selected", "not_selected")
 
 STALLS = {
@@ -88,5 +89,5 @@ STALLS = {
 
 
 def reasons() -> list[str]:
-    """Returns all requested reasons."""
+    """Returns all reasons that are requested from Nsight Compute."""
     return [*STALLS, *WORKING]

@@ -1,4 +1,4 @@
-"""Runs Nsight Systems on one attention call: a timeline with the library's calls as named ranges (NVTX)."""
+"""Runs Nsight Systems on one attention call. The timeline shows the library's calls as named ranges (NVTX)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def find_nsys() -> str:
 
 
 def timeline_command(nsys: str, problem: Problem, report: pathlib.Path) -> list[str]:
-    """Returns the command that records the CUDA and NVTX events of the call's second run into `report`."""
+    """Returns the command that records the CUDA and NVTX events of the second run of the call in the file `report`."""
     return [
         nsys, "profile", "--trace=cuda,nvtx", "--sample=none", "--cpuctxsw=none", "--capture-range=cudaProfilerApi",
         "--capture-range-end=stop", "--force-overwrite=true", f"--output={report}",
@@ -36,11 +36,11 @@ def record(problem: Problem, folder: pathlib.Path, timeout_s: float) -> pathlib.
     """Writes the timeline to `folder` and nsys' output to nsys.log. Returns the timeline's path.
 
     Raises:
-        CollectError with the message of nsys or of the call.
+        CollectError with the error message of nsys or of the call.
     """
     nsys = find_nsys()
     report = folder / REPORT
-    report.unlink(missing_ok=True)  # a file of an earlier run must not be mistaken for a new one
+    report.unlink(missing_ok=True)  # removes the file of an earlier run, so that it is not mistaken for a new file
     try:
         done = run(timeline_command(nsys, problem, report), timeout_s)
     except subprocess.TimeoutExpired:

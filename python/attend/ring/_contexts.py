@@ -60,7 +60,8 @@ def connect(group: Any = None, device: Any = "cpu", timeout: float = TIMEOUT_S, 
     torch.distributed.destroy_process_group(group).
 
     Arguments:
-        group: a torch.distributed process group, its name, a device mesh of one dimension, or None: the default group.
+        group: a torch.distributed process group, its name, a device mesh of one dimension, or None for the default
+            group.
         device: "cpu" or the rank's GPU, in any form that torch.device accepts.
         timeout: seconds that a rank waits for the others before its call raises an error.
         copy_engines: True lets the GPUs of one machine exchange blocks with their copy engines, so that all

@@ -1,4 +1,4 @@
-"""ring-flash-attention's functions under their names and with their argument order: see attend.ring_flash_attn."""
+"""Makes ring-flash-attention's functions, with their names and argument order, see attend.ring_flash_attn."""
 
 from __future__ import annotations
 
@@ -109,7 +109,9 @@ def varlen_functions(prefix: str, sharding: str) -> tuple[_Function, _Function, 
 
 
 def _packed(func: _Function, prefix: str, rows: str, axis: int) -> tuple[_Function, _Function]:
-    """Makes PREFIX_kvpacked_func and PREFIX_qkvpacked_func: `func` of tensors that are stacked along `axis`."""
+    """Makes PREFIX_kvpacked_func and PREFIX_qkvpacked_func, which call `func` with tensors that are stacked along
+    `axis`.
+    """
 
     def kvpacked(q: Any, kv: Any, *arguments: Any, **options: Any) -> Any:
         k, v = parts(kv, axis, 2, "kv")

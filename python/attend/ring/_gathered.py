@@ -1,4 +1,6 @@
-"""Attention with keys and values gathered from all ranks, some heads at a time, with autograd. Used by _llama3."""
+"""Computes attention with keys and values that are gathered from all ranks, some heads at a time, with autograd.
+_llama3 uses it.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ class Settings(NamedTuple):
 
 
 class _Heads(NamedTuple):
-    """Some heads of k and v with the query heads that read them."""
+    """Some heads of k and v, and the query heads that read them."""
 
     k: slice
     q: slice
@@ -70,7 +72,7 @@ class GatheredAttention(torch.autograd.Function):
 
 
 def _agreed_forward(q: Any, k: Any, v: Any, group: Any, options: dict[str, Any]) -> Any:
-    """Computes the first heads. If the library refuses the options of one rank, all ranks raise the error."""
+    """Computes the first heads. If the library refuses the call on one rank, all ranks raise the error."""
     begun = calls_begun()
     try:
         results = _api.forward(q, k, v, **options)
@@ -88,8 +90,8 @@ def _walk(q: Any, k: Any, settings: Settings) -> Iterator[_Heads]:
         at_k = slice(begin, begin + stride)
         at_q = slice(begin * heads_q // heads_k, (begin + stride) * heads_q // heads_k)
         slopes = settings.alibi_slopes
-        # Each of these calls numbers its rows and heads from 0. A different offset gives each call different dropped
-        # entries.
+        # In each of these calls, rows and heads are numbered from 0. Each call gets a different offset, so that
+        # different calls drop different entries.
         options = {**settings.options, "offset": rank * (heads_k // stride) + step}
         if slopes is not None:
             options["alibi_slopes"] = slopes[at_q].contiguous()
@@ -97,14 +99,16 @@ def _walk(q: Any, k: Any, settings: Settings) -> Iterator[_Heads]:
 
 
 def _gather(x: Any, settings: Settings) -> Any:
-    """Gathers the (rows, heads, columns) of all ranks and returns the keys that the rank's rows need."""
+    """Gathers x (rows, heads, columns) of all ranks, and returns the keys that the rank's rows need."""
     whole = x.new_empty((dist.get_world_size(settings.group) * x.shape[0], *x.shape[1:]))
     dist.all_gather_into_tensor(whole, x.contiguous(), group=settings.group)
     return whole[settings.local_k_slice]
 
 
 def _scatter(gradient: Any, rows: int, settings: Settings) -> Any:
-    """Sums the gradients of all ranks, each for the keys that the rank has gathered. Returns this rank's rows."""
+    """Each rank has the gradient of the keys that it has gathered. Sums the gradients over the ranks and returns this
+    rank's rows.
+    """
     size, rank = dist.get_world_size(settings.group), dist.get_rank(settings.group)
     wide = torch.float64 if gradient.dtype == torch.float64 else torch.float32
     whole = gradient.new_zeros((size * rows, *gradient.shape[1:]), dtype=wide)
@@ -112,7 +116,7 @@ def _scatter(gradient: Any, rows: int, settings: Settings) -> Any:
     if gradient.is_cuda:
         mine = whole.new_empty((rows, *gradient.shape[1:]))
         dist.reduce_scatter_tensor(mine, whole, group=settings.group)
-    else:  # gloo has no reduce-scatter in older releases of torch
+    else:  # in older releases of torch, gloo has no reduce-scatter
         dist.all_reduce(whole, group=settings.group)
         mine = whole[rank * rows : (rank + 1) * rows]
     return mine.to(gradient.dtype)

@@ -1,4 +1,4 @@
-"""Explains a ring's call from its sizes alone."""
+"""Explains a call of a ring from its sizes, without tensors."""
 
 from __future__ import annotations
 
@@ -28,22 +28,23 @@ def explain(
     sharding: str = "zigzag",
     algorithm: str = "automatic",
 ) -> list[dict[str, Any]]:
-    """Reports for each algorithm the bytes it sends and its estimated time, by the model that "automatic" uses.
+    """Reports for each algorithm the number of bytes that it sends and its estimated time, by the model that
+    "automatic" uses.
 
     Arguments:
-        num_ranks: ranks of the ring.
-        batch, heads, seqlen, head_dim: sizes of q, with the tokens of the entire sequence.
+        num_ranks: number of ranks of the ring.
+        batch, heads, seqlen, head_dim: sizes of q. seqlen is the length of the entire sequence.
         dtype: "f32", "f16", "bf16" or "f64".
         heads_kv, seqlen_k, head_dim_v: sizes of k and v if they differ from those of q.
         causal, window, dropout_p, sharding, algorithm: as in `attend.ring.ring_attention`.
-        backward: True: the call computes gradients.
+        backward: True if the call computes gradients.
         device: "cuda" or "cpu".
 
     Returns:
-        A list of dicts, one for each algorithm: algorithm, chosen, lack (one line: the reason why the algorithm is
-        unsupported or "automatic" excludes it, or ""), why, steps (dicts of what, sent_bytes, compute_us, exchange_us,
-        exposed_us), sent_bytes, memory_bytes (in addition to the tensors) and estimated_us. Bytes are the maximum over
-        the ranks; times are those of the slowest rank.
+        A list of dicts, one for each algorithm. The keys are algorithm, chosen, lack (one line with the reason why the
+        algorithm is unsupported or "automatic" excludes it, or ""), why, steps (dicts with what, sent_bytes,
+        compute_us, exchange_us and exposed_us), sent_bytes, memory_bytes (in addition to the tensors) and estimated_us.
+        Bytes are the maximum over the ranks. Times are those of the slowest rank.
 
     Raises:
         attend.Error if the sizes are invalid, or the requested algorithm does not support the call.

@@ -1,9 +1,9 @@
-"""attend for torch: the operators `attend::forward` and `attend::backward`, with autograd, fakes, autocast, vmap.
+"""attend for torch: the operators `attend::forward` and `attend::backward`, with autograd, fake tensors, autocast and
+vmap.
 
 The operators for serving are `attend::decode`, `attend::append_decode`, `attend::append` and `attend::merge`.
 
-Imported by the first `attend.attention` call with a torch tensor, or by `import attend.torch`. Needs torch 2.6 or
-later.
+The first `attend.attention` call with a torch tensor imports this module. It needs torch 2.6 or later.
 """
 
 from attend.torch import _direct as _direct

@@ -1,8 +1,7 @@
 """Replaces torch's flex_attention by attend.
 
-The function object stays and its code is replaced. The replacement therefore works for every earlier import, under any
-name: `from torch.nn.attention.flex_attention import flex_attention` and functions that torch.compile made of it call
-attend as well.
+The code of torch's function is replaced, and the function object stays the same. Code that has already imported the
+function under any name, and functions that torch.compile has made of it, therefore also call attend.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import types
 import warnings
 from typing import Any, Optional
 
-_code: Optional[types.CodeType] = None  # torch's code while attend's is installed
+_code: Optional[types.CodeType] = None  # the original code of torch's function while attend is active
 
 
 def activate() -> None:
@@ -55,7 +54,7 @@ def _code_for(function: Any) -> Optional[types.CodeType]:
     return None
 
 
-# These functions run with the globals of torch's module, so they import what they call.
+# The following functions run with the globals of torch's module, so they import the functions that they call.
 
 
 def _with_aux(
@@ -74,7 +73,7 @@ def _without_aux(
     query: Any, key: Any, value: Any, score_mod: Any = None, block_mask: Any = None, scale: Any = None,
     enable_gqa: Any = False, return_lse: Any = False, kernel_options: Any = None,
 ) -> Any:  # fmt: skip
-    """For torch before 2.9."""
+    """Replaces the code of torch's function in versions before 2.9, which do not have return_aux."""
     from attend.torch import _flex_route
 
     run = _flex_route.flex_attention if _flex_route.is_tried() else _flex_route.torchs_own

@@ -1,4 +1,4 @@
-"""attend._columns for torch tensors: biases and masks of one column."""
+"""Implements attend._columns (biases and masks of one column) for torch tensors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ _FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 
 def split(extras: Extras, q: torch.Tensor, k: torch.Tensor, layout: str) -> tuple[Extras, Optional[Columns]]:
-    """Returns `extras` without its columns, and the columns, or None if there are none. Refuses invalid columns."""
+    """Returns `extras` without biases and masks of one column, and these as Columns, or None if there are none. Refuses
+    invalid columns.
+    """
     if not (is_narrow(extras.bias) or is_narrow(extras.mask)):
         return extras, None
     rest, columns = _columns.split(extras, q.shape, k.shape, layout)
@@ -31,7 +33,9 @@ def split(extras: Extras, q: torch.Tensor, k: torch.Tensor, layout: str) -> tupl
 
 
 def finish(o: torch.Tensor, lse: Optional[torch.Tensor], columns: Columns, layout: str) -> None:
-    """Applies the columns to o and lse, which were computed without them. A bias is not added to lse."""
+    """Applies the mask, and the infinite entries of the bias, to o and lse, which were computed without them. Does not
+    add the bias to lse.
+    """
     hidden = hidden_rows(columns)
     o.masked_fill_(_over_o(hidden, layout), 0.0)
     if lse is None:
@@ -45,13 +49,13 @@ def finish(o: torch.Tensor, lse: Optional[torch.Tensor], columns: Columns, layou
 
 
 def shifted(lse: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-    """Returns lse plus the column that `finish` did not add. Differentiable."""
+    """Returns lse plus the bias, which `finish` does not add. Differentiable."""
     return torch.where(lse == -_INFINITY, lse, lse + four_dims(bias)[..., 0].to(lse.dtype))
 
 
 def gradient_of_bias(lse: torch.Tensor, dlse: Optional[torch.Tensor], shape: Any) -> torch.Tensor:
-    """Returns dbias of a column of `shape`: the sum of dlse (None: zero) over its rows, in the dtype of lse from
-    `finish`.
+    """Returns the gradient of a bias of one column with this shape: the sum of dlse (None means zero) over the rows
+    that share an entry, in the dtype of lse. lse is a result of `finish`.
     """
     by_row = torch.zeros_like(lse) if dlse is None else dlse.masked_fill(lse == -_INFINITY, 0.0)
     by_row = by_row.masked_fill(lse.isnan(), float("nan"))[..., None]

@@ -1,7 +1,7 @@
-"""Passes names of torch to the library, which uses them to detect whether a call needs torch's dispatcher.
+"""Passes functions of torch to the library, which calls them to find out whether a call needs torch's dispatcher.
 
-The library decides (python/src/torch_route.cpp) and calls torch without Python in between. This file maps the names
-that differ between torch's releases.
+The library decides this in python/src/torch_route.cpp, without running Python code. This file finds the functions,
+whose names differ between releases of torch.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ def _has_no_dense_memory(x: torch.Tensor) -> bool:
 
 
 def _watchers(has_exchange_table: bool) -> dict[str, tuple[Any, ...]]:
-    """Returns functions whose result is true if the dispatcher has more to do than autograd and autocast.
+    """Returns functions that return a true value if the dispatcher has more to do than autograd and autocast.
 
-    Raises AttributeError if this release of torch does not have one of them.
+    Raises AttributeError if this release of torch does not have one of the functions.
     """
     forward_ad._current_level  # noqa: B018
     private: Any = torch._C
     of_gradients = (
         torch._C._len_torch_dispatch_stack,
-        private._functorch.peek_interpreter_stack,  # None if no transform is active
-        private._autograd._profiler_enabled,  # the profiler shows the calls that the dispatcher sees
+        private._functorch.peek_interpreter_stack,  # returns None if no transform is active
+        private._autograd._profiler_enabled,  # the profiler records only calls through the dispatcher
     )
     of_tensors: tuple[Any, ...] = (torch.Tensor.is_neg,)
-    if not has_exchange_table:  # the exchange table itself refuses such tensors
+    if not has_exchange_table:  # the exchange table refuses the tensors for which the functions below return true
         of_tensors = (
             _has_no_dense_memory,
             operator.attrgetter("is_quantized"),
             operator.attrgetter("is_nested"),
             private._functorch.is_functorch_wrapped_tensor,
-            private._functorch.is_legacy_batchedtensor,  # autograd uses them to map over gradients
+            private._functorch.is_legacy_batchedtensor,  # autograd makes such tensors to map over gradients
             torch._is_functional_tensor,
             torch.Tensor._is_zerotensor,
             torch.Tensor.is_neg,
@@ -58,7 +58,7 @@ def _watchers(has_exchange_table: bool) -> dict[str, tuple[Any, ...]]:
 
 
 def names_of_torch(has_exchange_table: bool = HAS_EXCHANGE_TABLE) -> dict[str, Any]:
-    """Returns the fields of the struct Torch of python/src/torch_api.hpp."""
+    """Returns the fields of the struct Torch in python/src/torch_api.hpp."""
     try:
         watchers = _watchers(has_exchange_table)
     except AttributeError:
@@ -91,8 +91,8 @@ def names_of_torch(has_exchange_table: bool = HAS_EXCHANGE_TABLE) -> dict[str, A
         "increment_version": torch.autograd.graph.increment_version,
         "forward_ad": forward_ad,
         "autocast": _autograd.autocast,
-        # The base class's apply. Function.apply would also check for transforms of torch.func and for tensors left over
-        # from one, but the library has already excluded both.
+        # This is the apply of the base class. Function.apply would also check for transforms of torch.func, and for
+        # tensors that belong to a transform that has ended. The library has already excluded both.
         "apply": attention.apply,
         "apply_packed": packed_attention.apply,
         "run_forward": run_forward,

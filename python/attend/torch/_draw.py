@@ -1,4 +1,4 @@
-"""Draws dropout seeds that the caller does not give, from torch's generator of the tensors' device."""
+"""Draws a dropout seed from torch's generator of the tensors' device, if the caller gives none."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from attend._errors import ArgumentError, UnsupportedError
 from attend._settings import as_int64
 from attend.torch._tracing import is_traced, one_node
 
-_STEP = 4  # torch requires the offsets of its GPU generators to be multiples of it
+_STEP = 4  # torch requires that offsets of its GPU generators are multiples of 4
 _lock = threading.Lock()  # makes reading and advancing an offset atomic
 _dispatch_modes = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
 _is_traced_by_jit = getattr(torch._C, "_is_tracing", lambda: False)
@@ -19,10 +19,11 @@ _interpreters = getattr(getattr(torch._C, "_functorch", None), "get_interpreter_
 
 
 def drawn_numbers(q: Any) -> tuple[int, int, Optional[torch.Tensor]]:
-    """Returns seed and offset as signed numbers, or 0, 0 and a tensor of both, i64 (2) on the device of q.
+    """Returns seed, offset and None, with signed numbers. Alternatively returns 0, 0 and a tensor with seed and offset,
+    i64 (2) on the device of q.
 
-    The result is a tensor if a compiler, a tracer or a CUDA graph records the call, so that each run of the record
-    draws again. Otherwise the host takes numbers from the generator without waiting for a GPU.
+    The tensor is used if a compiler, a tracer or a CUDA graph records the call, so that each run of the record draws a
+    new seed. Otherwise the host reads numbers from the generator, without waiting for a GPU.
     """
     if torch.compiler.is_compiling():
         return 0, 0, _drawn_on_device(q)
@@ -33,7 +34,7 @@ def drawn_numbers(q: Any) -> tuple[int, int, Optional[torch.Tensor]]:
     refuse_vmap()
     if _dispatch_modes() or _is_traced_by_jit():
         return 0, 0, _drawn_on_device(q)
-    if q.is_meta or type(q).__name__ == "FakeTensor":  # nothing is computed
+    if q.is_meta or type(q).__name__ == "FakeTensor":  # such a call computes nothing
         return 0, 0, q.new_empty(2, dtype=torch.int64)
     if not q.is_cuda:
         return int(torch.randint(2**62, (), device="cpu")), 0, None
@@ -47,7 +48,7 @@ def _drawn_on_device(q: Any) -> torch.Tensor:
 
 
 def _moved_generator(index: int) -> tuple[int, int]:
-    """Returns seed and offset of a GPU's default generator and advances the offset, as torch's own kernels do."""
+    """Returns the seed and offset of a GPU's default generator, and advances its offset, as torch's own kernels do."""
     generator = torch.cuda.default_generators[index]
     with _lock:
         offset = generator.get_offset()
@@ -56,7 +57,9 @@ def _moved_generator(index: int) -> tuple[int, int]:
 
 
 def refuse_vmap() -> None:
-    """Refuses vmap, because torch has no way to specify whether its calls drop the same entries."""
+    """Refuses vmap, because torch does not specify for such a function whether the mapped calls drop the same
+    entries.
+    """
     for interpreter in _interpreters() or ():
         if interpreter.key().name == "Vmap":
             raise UnsupportedError(

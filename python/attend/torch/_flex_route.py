@@ -1,4 +1,4 @@
-"""Routes calls of torch's flex_attention while attend replaces it: see _activate_flex."""
+"""Passes calls of torch's flex_attention to attend or to torch while attend replaces it, see _activate_flex."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def begin(function: types.FunctionType) -> None:
 
 
 def is_tried() -> bool:
-    """Returns False if attend cannot be part of the graph being compiled but torch's function can."""
+    """Returns False if a graph is being compiled that can contain torch's function but not attend's."""
     if "torch._dynamo" in sys.modules:
         graphs.substitute(flex_attention, _flex_attention.flex_attention)
     return graphs.can_follow()
@@ -37,8 +37,8 @@ is_tried._dynamo_marked_constant = True  # type: ignore[attr-defined]  # see gra
 
 def flex_attention(*arguments: Any, **named: Any) -> Any:
     found = _computed(*arguments, **named)
-    # A separate call: under torch.compile the graph has been broken above, and the compiler now compiles torch's
-    # function.
+    # Under torch.compile the graph has been broken above, so the compiler compiles this call of torch's function
+    # separately.
     return torchs_own(*arguments, **named) if found is None else found
 
 

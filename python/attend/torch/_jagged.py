@@ -1,4 +1,4 @@
-"""torch's nested tensors in jagged layout, computed as packed sequences."""
+"""Computes torch's nested tensors in jagged layout as packed sequences."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def sdpa(
     scale: Optional[float],
     enable_gqa: bool,
 ) -> Any:
-    """attend.sdpa of query (batch, heads, ragged, head_dim). key and value have the same form."""
+    """Computes attend.sdpa of a nested query (batch, heads, ragged, head_dim). key and value have the same form."""
     if attn_mask is not None:
         raise UnsupportedError("attn_mask: with nested tensors, attend supports is_causal only")
     q, k, v = (_packed(name, x) for name, x in (("query", query), ("key", key), ("value", value)))
@@ -37,7 +37,7 @@ def sdpa(
 
 
 def _packed(name: str, x: Any) -> Any:
-    """Returns (tokens, heads, head_dim) of a tensor whose sequences are stored one after another."""
+    """Returns a view (tokens, heads, head_dim) of a nested tensor whose sequences are stored one after another."""
     if not (getattr(x, "is_nested", False) and x.layout == torch.jagged):
         raise UnsupportedError(f"{name}: layout {x.layout}, attend supports nested tensors in layout torch.jagged only")
     if x.dim() != 4 or x.lengths() is not None:

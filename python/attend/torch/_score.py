@@ -151,15 +151,15 @@ class _Attention(torch.autograd.Function):
         for i, gradient in zip(GRADIENT_POSITIONS, of_options):
             of_extras[i] = gradient
         found = (dq, dk, dv, *of_extras, *of_captures)
-        if torch.is_grad_enabled():  # backward was called with create_graph=True
+        if torch.is_grad_enabled():  # true if backward was called with create_graph=True
             known = tuple(x for x in (dout, dlse, *tensors) if x is not None)
             found = tuple(None if x is None else _Once.apply(x, *known) for x in found)
         return None, None, *found
 
 
 class _Once(torch.autograd.Function):
-    """Makes autograd treat a gradient as a function of `tensors`. Differentiating the gradient again then raises an
-    error instead of returning zero.
+    """An identity that makes autograd treat a gradient as a function of `tensors`. Differentiating the gradient again
+    then raises an error instead of returning zero.
     """
 
     @staticmethod

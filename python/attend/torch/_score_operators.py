@@ -1,11 +1,11 @@
-"""Custom scores inside graphs: operators that take a text and the tensors that it reads.
+"""Implements custom scores in graphs, by operators whose arguments include the text and the tensors that it reads.
 
     attend::score_forward(q, k, v, extras, settings, captures, names, text) -> (o, lse)
     attend::score_backward(q, k, v, o, lse, dout, dlse?, needs, extras, settings, captures, names, text, needs_captures)
         -> (dq, dk, dv, gradients of options, gradients of captures)
 
-`names`: the names of `captures` in the text. All other arguments are as in attend.torch._operators. The gradient of a
-capture that is not requested is an empty tensor of shape (0).
+`names` contains the names of `captures` in the text. All other arguments are as in attend.torch._operators. The
+gradient of a capture that is not requested is an empty tensor of shape (0).
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ _NUM_EXTRAS, _NUM_SETTINGS, _NUM_NEEDS = len(Extras._fields), len(Settings._fiel
 
 
 def _split(rest: tuple[Any, ...]) -> tuple[Extras, Settings, Own]:
-    """Returns the arguments of attend::score_forward after v."""
+    """Converts the arguments of attend::score_forward after v to extras, settings and an Own (the score with its
+    captures).
+    """
     *options, captures, names, text = rest
     return *_operators.split(tuple(options)), Own(text, dict(zip(names, captures)))
 

@@ -1,4 +1,4 @@
-"""torch.fx.symbolic_trace: a call becomes one node, and its code is not traced."""
+"""Supports torch.fx.symbolic_trace. A call becomes one node of the graph, and its code is not traced."""
 
 from __future__ import annotations
 
@@ -13,6 +13,6 @@ def is_traced(given: tuple[Any, ...]) -> bool:
 
 
 def one_node(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Returns the proxy of the call's result in the graph. At least one argument is traced."""
+    """Adds the call to the graph and returns the proxy of its result. At least one argument must be a proxy."""
     tracer = next(x.tracer for x in arguments if isinstance(x, torch.fx.Proxy))
     return tracer.create_proxy("call_function", function, arguments, {})

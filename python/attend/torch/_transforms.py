@@ -1,7 +1,8 @@
-"""The operators under torch.func: grad, vjp, jacrev and vmap in any order. First derivatives, in reverse mode.
+"""Implements the operators under torch.func: grad, vjp, jacrev and vmap, in any order. Only first derivatives in
+reverse mode are supported.
 
-torch can transform an autograd.Function with a separate setup_context, but not the autograd of an operator that is
-written in Python.
+torch can transform an autograd.Function that has a separate setup_context. It cannot transform the autograd of an
+operator if that is written in Python.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _interpreters = getattr(getattr(torch._C, "_functorch", None), "get_interpreter_
 
 
 class _Backward(torch.autograd.Function):
-    """attend::backward."""
+    """Computes attend::backward as an autograd.Function that torch.func can transform."""
 
     @staticmethod
     def forward(*arguments: Any) -> Any:
@@ -32,12 +33,12 @@ class _Backward(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, *arguments: Any) -> tuple[Any, Any]:
-        # _Backward instead of the operator, because an outer transform may differentiate the result.
+        # This uses _Backward instead of the operator, because an outer transform may differentiate the result.
         return _vmap.backward(_Backward.apply, info, in_dims, *arguments)
 
 
 class _Forward(torch.autograd.Function):
-    """attend::forward."""
+    """Computes attend::forward as an autograd.Function that torch.func can transform."""
 
     @staticmethod
     def forward(*arguments: Any) -> Any:
@@ -55,9 +56,9 @@ class _Forward(torch.autograd.Function):
 
 
 def are_active() -> bool:
-    """Returns whether transforms of torch.func are active that require an autograd.Function."""
+    """Returns whether a transform of torch.func is active for which the Functions above are required."""
     names = [transform.key().name for transform in _interpreters() or ()]
-    if "Jvp" in names:  # checked at every level, because a Function whose jvp rule raises the error cannot be compiled
+    if "Jvp" in names:  # checked at every level; a jvp rule that raises this error could not be compiled
         raise UnsupportedError(
             "torch.func.jvp: attend gives no forward-mode derivatives; use torch.func.grad, vjp or jacrev"
         )
@@ -68,18 +69,22 @@ def are_active() -> bool:
     return True
 
 
-# The same as torch.compiler.assume_constant_result, which would import the compiler (seconds). A compiler evaluates the
-# function once, and traces again under other transforms.
+# With this attribute a compiler evaluates the function once, and traces again under other transforms.
+# torch.compiler.assume_constant_result sets the same attribute, but imports the compiler, which takes seconds.
 are_active._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def functionalizes() -> bool:
-    """Returns whether torch.func.functionalize is active. It does not support operators that write arguments."""
+    """Returns whether torch.func.functionalize is active, which does not support operators that write to their
+    arguments.
+    """
     return any(transform.key().name == "Functionalize" for transform in _interpreters() or ())
 
 
 def forward(q: Any, k: Any, v: Any, *rest: Any) -> Any:
-    """Returns (o, lse) of torch.ops.attend.forward. One node for a compiler, which cannot map a Function itself."""
-    if torch.is_autocast_enabled(q.device.type):  # autograd would not see the cast inside the operator
+    """Returns (o, lse) of torch.ops.attend.forward, under transforms. A compiler, which cannot apply vmap to a
+    Function, treats this call as one node.
+    """
+    if torch.is_autocast_enabled(q.device.type):  # autograd does not see a cast that happens inside the operator
         q, k, v = _autograd.autocast(q, k, v)
     return _Forward.apply(q, k, v, *rest)

@@ -1,4 +1,5 @@
-"""The names of torch.nn.attention.flex_attention. Change the module's name in an import to compute with attend.
+"""The names of torch.nn.attention.flex_attention. To compute with attend, replace the name of torch's module in an
+import by this module.
 
 from attend.torch.flex_attention import BlockMask, create_block_mask, flex_attention
 """

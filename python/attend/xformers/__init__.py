@@ -1,8 +1,8 @@
-"""The attention functions of xFormers under their names, computed by attend. See docs/xformers.md.
+"""The attention functions of xFormers, computed by attend, with the same names. See docs/xformers.md.
 
     from attend.xformers import LowerTriangularMask, memory_efficient_attention
 
-xFormers need not be installed, and is not imported. If it is installed, `activate()` replaces its own functions.
+xFormers need not be installed, and is not imported. If it is installed, `activate()` replaces xFormers' own functions.
 """
 
 from attend.xformers import attn_bias, fmha

@@ -18,16 +18,16 @@ _NAMES = (
     "memory_efficient_attention_partial",
 )
 _MODULES = ("xformers.ops", "xformers.ops.fmha")
-_own: dict[tuple[str, str], Any] = {}  # the replaced functions, by module and name
+_own: dict[tuple[str, str], Any] = {}  # xFormers' own functions while attend is active, by module and name
 _told: set[str] = set()
 
 
 def activate() -> None:
     """Replaces `xformers.ops.memory_efficient_attention` and related functions by attend's until `restore()`.
 
-    This affects all code that looks them up in xformers.ops or xformers.ops.fmha. Code that imported a function itself
-    before keeps xFormers'. xFormers computes the calls that attend refuses, with one warning for each reason. Raises
-    ImportError without xFormers.
+    This affects all code that calls them by their names in xformers.ops or xformers.ops.fmha. Code that has already
+    imported a function itself keeps xFormers' function. If attend refuses a call, xFormers computes it, with one
+    warning for each reason. Raises ImportError if xFormers is not installed.
     """
     if _own:
         return

@@ -21,7 +21,7 @@ _OF_BIAS = {
 
 
 class _BiasObject(Protocol):
-    """An instance of a bias class, of attend or of xFormers."""
+    """An instance of a bias class of attend or of xFormers."""
 
     def materialize(
         self, shape: tuple[int, ...], dtype: torch.dtype = ..., device: Device = ...
@@ -69,15 +69,15 @@ def _tensor_of(attn_bias: Any) -> Any:
 
 
 def _are_shared(x: Any) -> bool:
-    """Returns whether one head was expanded to its whole group. Not for a leaf, whose gradient has an entry for each
-    head.
+    """Returns whether the heads of a group are one expanded head. Returns False for a leaf tensor, whose gradient has
+    an entry for each head.
     """
     axis = x.dim() - 2
     return x.dim() > 3 and x.shape[axis] > 1 and x.stride(axis) == 0 and not (x.is_leaf and x.requires_grad)
 
 
 def _heads(x: Any, are_shared: bool = False) -> Any:
-    """Returns (batch, seqlen, heads, head_dim), with one head for each group whose heads share it."""
+    """Returns x as (batch, seqlen, heads, head_dim). If `are_shared` is True, each group has one head."""
     if x.dim() == 3:
         return x.unsqueeze(2)
     if are_shared:
@@ -101,7 +101,7 @@ def _bias(bias: Any, query: Any) -> Any:
 
 
 def _check_sequences(query: Any, key: Any, value: Any, pattern: Pattern) -> None:
-    """Checks that packed tensors have batch 1 and the lengths that the bias states."""
+    """Checks that packed tensors have batch 1 and the lengths that are stored in the bias."""
     named = type(pattern.fields).__name__
     for name, x in (("query", query), ("key", key), ("value", value)):
         if x.shape[0] != 1:

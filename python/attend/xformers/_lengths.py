@@ -1,6 +1,6 @@
-"""The start and end of each sequence of a packed dimension, as the biases of xFormers store them.
+"""Stores the start and end of each sequence of a packed dimension, as the biases of xFormers do.
 
-Each number is stored twice: on the host (names that end in _py) and in an i32 tensor.
+Each number is stored twice: in a Python list (names that end in _py) and in an i32 tensor.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _lengths(name: str, lengths: Any) -> list[int]:
 
 @dataclasses.dataclass
 class SeqLenInfo:
-    """Consecutive sequences without gaps: sequence s is seqstart[s] to seqstart[s + 1]."""
+    """Consecutive sequences without gaps. Sequence s has the entries seqstart[s] to seqstart[s + 1]."""
 
     seqstart: torch.Tensor
     max_seqlen: int
@@ -64,8 +64,8 @@ class SeqLenInfo:
         yield from itertools.pairwise(self.seqstart_py)
 
     def split(self, x: torch.Tensor, batch_sizes: Optional[Sequence[int]] = None) -> list[torch.Tensor]:
-        """Splits `x` (1, seqstart[-1], ...) into its sequences. `batch_sizes`: the number of equal-length sequences per
-        tensor.
+        """Splits `x` (1, seqstart[-1], ...) into its sequences. `batch_sizes` contains the number of sequences for each
+        returned tensor. These sequences have equal lengths.
         """
         if x.shape[0] != 1 or x.shape[1] != self.seqstart_py[-1]:
             raise ArgumentError(f"tensor: shape {tuple(x.shape)}, allowed (1, {self.seqstart_py[-1]}, ...)")
@@ -77,7 +77,9 @@ class SeqLenInfo:
 
 @dataclasses.dataclass
 class PaddedSeqLenInfo(SeqLenInfo):
-    """Sequence s begins at s * padding and has seqlen[s] entries. The rest up to the next sequence is not read."""
+    """Sequence s begins at s * padding and has seqlen[s] entries. The entries between its end and the next sequence are
+    not read.
+    """
 
     seqlen: torch.Tensor
     seqlen_py: Sequence[int]
@@ -99,9 +101,11 @@ class PaddedSeqLenInfo(SeqLenInfo):
 
 @dataclasses.dataclass
 class GappySeqInfo(SeqLenInfo):
-    """Sequence s begins at seqstart[s] and has seqlen[s] entries. The last start is the length of the dimension.
+    """Sequence s begins at seqstart[s] and has seqlen[s] entries. The last entry of seqstart is the length of the
+    dimension.
 
-    With pages, seqstart counts from the beginning of the sequence's own pages, and seqlen is the end, not the length.
+    With pages, seqstart[s] is an index in the pages of sequence s, and seqlen[s] is the end of the sequence, not its
+    length.
     """
 
     seqlen: torch.Tensor

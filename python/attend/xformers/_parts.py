@@ -1,4 +1,4 @@
-"""Converts a call of xFormers into calls of attend: usually one, otherwise one for each sequence."""
+"""Converts a call of xFormers into one call of attend or, in some cases, one call for each sequence."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from attend.xformers._patterns import Pattern, places
 
 
 class Part(NamedTuple):
-    """Arrays and options of a call. With `cu_seqlens_q` among the options the arrays have no batch."""
+    """The arrays and options of a call of attend. If the options contain `cu_seqlens_q`, the arrays have no batch."""
 
     q: Any
     k: Any
@@ -30,12 +30,12 @@ class Part(NamedTuple):
 
 
 def parts_of(inputs: Inputs) -> list[Part]:
-    """Returns the calls. Their results are concatenated along the rows."""
+    """Returns the calls of attend. Their results must be concatenated along the rows."""
     if inputs.pattern is None or inputs.pattern.kind.keys == "dense":
         return [_dense(inputs)]
     pattern = inputs.pattern
     lengths_q, bounds = [end - start for start, end in pattern.q_bounds], pattern.k_bounds
-    if pattern.kind.is_top_left:  # no row sees a key beyond that of the last row
+    if pattern.kind.is_top_left:  # no row sees a key after the position of the last row
         bounds = [(start, min(end, start + n)) for (start, end), n in zip(bounds, lengths_q)]
         if any(end - start != n for (start, end), n in zip(bounds, lengths_q)):
             return _by_sequence(inputs, pattern, bounds)
@@ -55,7 +55,7 @@ def _dense(inputs: Inputs) -> Part:
 
 
 def _packed(inputs: Inputs, pattern: Pattern, bounds: list[tuple[int, int]]) -> Part:
-    """Returns one call for all sequences. Keys that are not consecutive are first copied together."""
+    """Returns one call for all sequences. Keys that are not consecutive are first copied into one tensor."""
     device, rows = inputs.q.device, pattern.fields.q_seqinfo
     k, v = inputs.k[0], inputs.v[0]
     lengths = [end - start for start, end in bounds]
@@ -75,7 +75,8 @@ def _packed(inputs: Inputs, pattern: Pattern, bounds: list[tuple[int, int]]) -> 
 def _by_sequence(inputs: Inputs, pattern: Pattern, bounds: list[tuple[int, int]]) -> list[Part]:
     """Returns one call for each sequence, because a packed call has one window for all sequences.
 
-    With top-left alignment, the window differs between sequences that have fewer keys than rows.
+    If a mask is aligned top left, attend's window depends on the lengths of a sequence and therefore differs between
+    sequences.
     """
     found = []
     for (q_start, q_end), (k_start, k_end) in zip(pattern.q_bounds, bounds):
@@ -108,7 +109,9 @@ def cache_of(inputs: Inputs) -> Optional[Part]:
 
 
 def joined(parts: list[Part], results: list[tuple[Any, Any]]) -> tuple[Any, Any]:
-    """Joins the parts' results: o (batch, seqlen_q, heads_q, head_dim_v) and lse (batch, heads_q, seqlen_q)."""
+    """Concatenates the results of the calls to o (batch, seqlen_q, heads_q, head_dim_v) and lse (batch, heads_q,
+    seqlen_q).
+    """
     both = [(o[None], lse[None]) if part.is_packed else (o, lse) for part, (o, lse) in zip(parts, results)]
     if len(both) == 1:
         return both[0]
@@ -116,6 +119,6 @@ def joined(parts: list[Part], results: list[tuple[Any, Any]]) -> tuple[Any, Any]
 
 
 def cut(parts: list[Part], x: Any, axis: int) -> list[Any]:
-    """Splits a tensor of all rows, along `axis`, into the parts."""
+    """Splits a tensor of all rows along `axis` into the rows of each call."""
     pieces = x.split([part.num_rows for part in parts], axis) if len(parts) > 1 else [x]
     return [piece[0] if part.is_packed else piece for part, piece in zip(parts, pieces)]

@@ -112,7 +112,7 @@ class LowerTriangularMaskWithTensorBias(LowerTriangularMask):
 
 @dataclasses.dataclass
 class LocalAttentionFromBottomRightMask(AttentionBias):
-    """With s = seqlen_k - seqlen_q, row i sees keys i + s - window_left to i + s + window_right."""
+    """Row i sees the keys i + s - window_left to i + s + window_right, where s = seqlen_k - seqlen_q."""
 
     window_left: int
     window_right: int
@@ -123,7 +123,7 @@ class LocalAttentionFromBottomRightMask(AttentionBias):
 
 
 class LowerTriangularFromBottomRightMask(AttentionBias):
-    """With s = seqlen_k - seqlen_q, row i sees keys up to i + s."""
+    """Row i sees the keys up to i + s, where s = seqlen_k - seqlen_q."""
 
     def make_local_attention(self, window_size: int) -> LowerTriangularFromBottomRightLocalAttentionMask:
         return LowerTriangularFromBottomRightLocalAttentionMask(window_size)

@@ -1,4 +1,6 @@
-"""Results have the type of q. The type checkers (tools/lint.sh types) read this file; it is never run."""
+"""Calls whose results must have the type of q. The type checkers (tools/lint.sh types) read this file. It is never
+run.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Calls that the type checkers must refuse. A line without an error has an unused ignore, which is an error itself."""
+"""Calls that the type checkers must refuse. If a call is not refused, its `type: ignore` is unused, which is itself an
+error.
+"""
 
 # pyright: reportUnnecessaryTypeIgnoreComment=true
 
