@@ -72,7 +72,7 @@ def paragraphs_of_c(text):
         words = found.group(2) if found and not found.group(2).startswith(("NOLINT", "namespace")) else ""
         tag = re.match(r"@(t?param\s+\w+|throws\s+\w+|returns?|p\s+\w+|brief)\s*", words)
         goes_on = found and found.start(1) == column and not line[:column].strip()
-        if lines and (not words or tag or not goes_on):
+        if lines and (not words or tag or not goes_on or words.startswith("- ")):
             yield start, " ".join(lines)
             lines = []
         if words:
@@ -106,12 +106,13 @@ def paragraphs_of_python(text):
     start, last, lines = 0, -1, []
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT and not token.string.startswith("#!"):
-            if lines and token.start[0] != last + 1:
+            is_alone = not token.line[: token.start[1]].strip()
+            if lines and (token.start[0] != last + 1 or not is_alone):
                 yield start, " ".join(lines)
                 lines = []
             start = start if lines else token.start[0]
             lines.append(token.string.lstrip("#! "))
-            last = token.start[0]
+            last = token.start[0] if is_alone else -1
     if lines:
         yield start, " ".join(lines)
 
