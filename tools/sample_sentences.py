@@ -4,8 +4,8 @@
     tools/sample_sentences.py --seed 1 > sample.tsv       draw 200 sentences (--count)
     tools/sample_sentences.py --ratings sample.tsv        count the ratings that a reader has put in
 
-The prose consists of the README, the other pages, the comments of C++, CUDA and Python, and Python's docstrings.
-results/notes and CHANGELOG.md are records and are left out. The sample has one sentence a line: rating, place and
+The prose consists of the README, the other pages, the `//` comments of C++ and CUDA, and the comments and docstrings of
+Python. results/notes and CHANGELOG.md are records and are left out. The sample has one sentence a line: rating, place and
 sentence, separated by tabs. The reader writes the rating 1 if one reading was enough, and 2 otherwise. Every sentence
 has the same probability. A seed always draws the same sentences from the same text.
 """
@@ -139,7 +139,7 @@ def draw(count, seed):
     groups = collections.Counter(group for group, _, _ in sentences)
     print(f"{len(sentences)} sentences: {dict(groups)}", file=sys.stderr)
     out = csv.writer(sys.stdout, delimiter="\t", lineterminator="\n", quoting=csv.QUOTE_NONE, quotechar=None)
-    for _, place, sentence in random.Random(seed).sample(sentences, count):
+    for _, place, sentence in random.Random(seed).sample(sentences, min(count, len(sentences))):
         out.writerow(["", place, sentence.replace("\t", " ")])
 
 
@@ -148,7 +148,7 @@ def count_ratings(path):
     rating.
     """
     with open(path, encoding="utf-8") as file:
-        rows = list(csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
+        rows = [row for row in csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE) if row]
     unrated = [number for number, row in enumerate(rows, 1) if row[0] not in ("1", "2")]
     if unrated:
         sys.exit(f"{path}: line {unrated[0]} does not begin with 1 or 2")

@@ -196,7 +196,8 @@ struct BackwardCall {
 /// large, in o and in dsinks.
 ///
 /// The result is deterministic and does not depend on the number of threads, with one exception. On a GPU without
-/// Params::deterministic, the order of the sums in dq may change. The function is thread-safe.
+/// Params::deterministic, the order of the sums in dq can change, and also in dk and dv if many query heads share a key
+/// head. The function is thread-safe.
 /// @throws Error naming the argument, as forward does.
 /// Source: Dao, FlashAttention-2 (2023), Algorithm 2.
 ATTEND_API void backward(const BackwardCall& call);

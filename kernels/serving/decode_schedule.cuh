@@ -210,9 +210,9 @@ struct DecodeSchedule {
 
   // Extra time of a block that has parts of two items, measured in units.
   static constexpr int kUnitsOfTwoParts = 5;
-  // Tries to cut each item into equal parts, one for each available block. This suits a few items of equal length. No
-  // block then has parts of two items. The length of a part has few binary digits, so that few nodes begin and end in
-  // it. Returns false, and changes nothing, if the shares would grow too much.
+  // Tries to cut each item into equal parts, so that all blocks together have one part each. This suits a few items of
+  // equal length. No block then has parts of two items. The length of a part has few binary digits, so that few nodes
+  // begin and end in it. Returns false, and changes nothing, if the shares would grow too much.
   [[nodiscard]] __device__ __forceinline__ bool cut_equally(int blocks, int most) {
     if (total <= 0 || total >= kMostOfSmall) return false;
     const int numbers = static_cast<int>(total), parts = small_quotient(blocks, small_quotient(numbers, most));

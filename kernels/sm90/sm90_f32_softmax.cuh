@@ -1,10 +1,10 @@
 // Online softmax of a consumer of sm90_f32_forward, with two query rows per thread. ../attention/online_softmax.cuh has
 // the equations. Let c be the factor that turns a tile's scores s into exponents of 2. Then
 //   p = 2^(c s - b),   l = sum p,   lse = b ln 2 + ln l.
-// The value b is the row maximum of c s minus kTop. So the largest p is 2^kTop, and two float16 pieces represent values
-// from there down to 2^-25. If p is below 2^-40 of the largest p, it is lost. If p is below 2^-17 of the largest p, it
-// has fewer than 23 bits, but a sum of 2^16 such values is accurate to 2^-24. b stays unchanged until some p exceeds
-// 2^(kTop + kMostLag).
+// When b is set, it is the row maximum of c s minus kTop. The largest p is then 2^kTop, and two float16 pieces
+// represent values from there down to 2^-25. If p is below 2^-40 of the largest p, it is lost. If p is below 2^-17 of
+// the largest p, it has fewer than 23 bits, but a sum of 2^16 such values is accurate to 2^-24. b stays unchanged until
+// some p exceeds 2^(kTop + kMostLag).
 //
 // c s - b is rounded once. All values of a row subtract the same b, so the rounding error of b cancels. If b is so
 // large that this error could move p out of the float16 range, `rest` holds the part of b that was rounded off. So p is

@@ -121,7 +121,7 @@ LeftOperand left_operand(const PairOperand& a, Range rows, Range pairs, std::uin
   return {reinterpret_cast<const char*>(buffer), stride * kWordBytes};
 }
 
-/// Adds the sums of a tile to rows of C. Scales the old values of C and the sums as the mode requires.
+/// Combines the sums of a tile with rows of C, as the mode states: stores the sums, or adds them to scaled old values.
 template <GemmMode kMode>
 ATTEND_AMX_TARGET inline void merge_rows(const float* sums, float* c, std::int64_t c_stride, std::int64_t num_rows,
                                          float factor, const float* scale) {

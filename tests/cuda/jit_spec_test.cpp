@@ -120,6 +120,13 @@ TEST(Digest, CommentsDoNotCountAndCodeDoes) {
   EXPECT_NE(digest("int x = - -1;"), digest("int x = --1;"));
   EXPECT_NE(digest("int x; // y\nint z;"), digest("int x; // y int z;"));
   EXPECT_EQ(digest("int x; /* not closed"), digest("int x; "));
+  EXPECT_EQ(digest("int x;  // at the end"), digest("int x;\n\n"));
+  EXPECT_EQ(digest("// above\nint x;\nint y;"), digest("int x; // behind\n  int y;"));
+  EXPECT_NE(digest("#define A\nint x;"), digest("#define A int x;"));
+  EXPECT_NE(digest("f(u8'a', 'b');  // c"), digest("f(u8'a', 'b c');"));
+  EXPECT_EQ(digest("f(u8'a', 'b');  // c"), digest("f(u8'a', 'b');"));
+  EXPECT_EQ(digest(""), digest(" // nothing\n"));
+  EXPECT_NE(digest("\"not closed \\"), digest("\"not closed"));
 }
 
 TEST_F(Spec, RefusalsSayWhat) {

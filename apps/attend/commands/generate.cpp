@@ -95,7 +95,7 @@ int generate(const GenerateOptions& options) {
   files.commit();
   fmt::print("wrote Q.bin, K.bin, V.bin{} ({}, seed {}) to {}\n", options.with_dout ? ", dO.bin" : "",
              dtype_name(spec.dtype), options.seed, folder.string());
-  if (!stale.empty()) fmt::print("note: the folder also has {} of earlier inputs\n", stale);
+  if (!stale.empty()) fmt::print("note: the folder still has results of earlier inputs: {}\n", stale);
   return kExitDone;
 }
 

@@ -64,7 +64,7 @@ RingOptions RingFlags::finish(RingOptions options) const {
   options.copy_engines = copy_engines == 0;
   options.over = static_cast<RingOptions::Over>(over);
   if (options.explain && options.ranks == 0) {
-    throw Error(ErrorCode::kInvalidArgument, "--ranks: not given with --explain, allowed 1 and more");
+    throw Error(ErrorCode::kInvalidArgument, "--ranks: not given with --explain, allowed 1 or more");
   }
   if (device != 0) options.device = device == 1 ? DeviceType::kCPU : DeviceType::kCUDA;
   return options;

@@ -34,8 +34,8 @@ std::string log_line(const KernelSpec& spec, const CompiledKernel& kernel, doubl
                      r.spill_store_bytes, r.spill_load_bytes, r.stack_bytes, kernel.cubin.size());
 }
 
-/// Returns the compiler options, including the include folders of the CUDA toolkit. The cache key does not include
-/// these folders, because they differ from machine to machine.
+/// Returns the compiler options, with the include folders of the CUDA toolkit if the program needs them. The cache key
+/// does not include these folders, because they differ from machine to machine.
 std::vector<std::string> options_of(const Program& program, const Nvrtc& nvrtc) {
   std::vector<std::string> options = program.options;
   if (!program.toolkit_headers) return options;

@@ -72,32 +72,44 @@ void move_literal(std::string_view& text, std::string& out) {
   text.remove_prefix(length);
 }
 
-/// Returns `text` without comments. Each run of white space outside of literals becomes one blank. A single quote
-/// directly after a digit is a digit separator and does not start a literal.
+/// Returns whether `code` ends inside a number, where a single quote separates digits.
+bool ends_in_number(std::string_view code) {
+  const auto belongs_to_word = [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '\'' || c == '.';
+  };
+  std::size_t begin = code.size();
+  while (begin > 0 && belongs_to_word(code[begin - 1])) --begin;
+  return begin < code.size() && std::isdigit(static_cast<unsigned char>(code[begin])) != 0;
+}
+
+/// Returns `text` without comments. Outside literals each run of white space becomes one character: a line break if the
+/// run contains one, because line breaks end preprocessor lines, otherwise a blank. The result has no white space at
+/// its ends.
 std::string code_of(std::string_view text) {
   std::string out;
-  const auto add_blank = [&out] {
-    if (!out.empty() && out.back() != ' ') out += ' ';
+  const auto add_blank = [&out](char blank) {
+    if (out.empty() || out.back() == '\n') return;
+    if (out.back() == ' ') out.pop_back();
+    out += blank;
   };
   while (!text.empty()) {
     const char c = text.front();
-    const bool separates_digits =
-        c == '\'' && !out.empty() && std::isxdigit(static_cast<unsigned char>(out.back())) != 0;
     if (text.starts_with("//")) {
       text.remove_prefix(std::min(text.find('\n'), text.size()));
     } else if (text.starts_with("/*")) {
       text.remove_prefix(std::min(text.find("*/", 2), text.size() - 2) + 2);
-      add_blank();
+      add_blank(' ');
     } else if (std::isspace(static_cast<unsigned char>(c)) != 0) {
       text.remove_prefix(1);
-      add_blank();
-    } else if ((c == '"' || c == '\'') && !separates_digits) {
+      add_blank(c == '\n' ? '\n' : ' ');
+    } else if (c == '"' || (c == '\'' && !ends_in_number(out))) {
       move_literal(text, out);
     } else {
       out += c;
       text.remove_prefix(1);
     }
   }
+  while (!out.empty() && (out.back() == ' ' || out.back() == '\n')) out.pop_back();
   return out;
 }
 

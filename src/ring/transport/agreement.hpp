@@ -22,8 +22,8 @@ inline constexpr char kOwn = '#';
 
 using Fields = std::vector<Field>;
 
-/// Runs `check`, which throws if this rank refuses its arguments. Otherwise `check` returns the fields that must be
-/// equal on all ranks. The function returns only after all ranks have called.
+/// Runs `check`, which throws if this rank refuses its arguments. Otherwise `check` returns the rank's fields, and
+/// those without kOwn must be equal on all ranks. The function returns only after all ranks have called.
 /// @returns the fields of every rank, in the order of ranks
 /// @throws Error, the same on every rank. If a rank refuses its arguments, it is the error of the first such rank.
 ///   Otherwise it is kInvalidArgument with the first difference between a rank's fields and those of rank 0.

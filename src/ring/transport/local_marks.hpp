@@ -9,7 +9,7 @@
 namespace attend::ring {
 
 /// Events of a rank's stream for ranks of the same process. Those ranks may outlive the rank, so they share ownership.
-/// Events for other processes are separate, because CUDA cannot use them within the process that made them.
+/// Events for other processes are separate, because a process cannot open the IPC handle of its own event.
 struct LocalMarks {
   cuda::Event ready;   ///< once complete, other ranks may read the memory that the rank sends
   cuda::Event copied;  ///< once complete, the rank has read the memory that other ranks sent
