@@ -5,9 +5,9 @@
     tools/sample_sentences.py --ratings sample.tsv        count the ratings that a reader has put in
 
 The prose consists of the README, the other pages, the `//` comments of C++ and CUDA, and the comments and docstrings of
-Python. results/notes and CHANGELOG.md are records and are left out. The sample has one sentence a line: rating, place and
-sentence, separated by tabs. The reader writes the rating 1 if one reading was enough, and 2 otherwise. Every sentence
-has the same probability. A seed always draws the same sentences from the same text.
+Python. results/notes and CHANGELOG.md are records and are left out. The sample has one sentence a line: rating, place
+and sentence, separated by tabs. The reader writes the rating 1 if one reading was enough, and 2 otherwise. Every
+sentence has the same probability. A seed always draws the same sentences from the same text.
 """
 
 import argparse

@@ -141,7 +141,10 @@ def test_detached_captures_are_no_gradient_that_stops():
         ({"kernel_options": {"BLOCK_Q": 3}}, "kernel_options: 'BLOCK_Q', allowed BACKEND, "),
         ({"kernel_options": {"BACKEND": "FASTEST"}}, "kernel_options: BACKEND 'FASTEST', allowed AUTO, TRITON"),
         ({"block_mask": torch.ones(8, 8)}, "block_mask: Tensor, allowed a mask from create_block_mask"),
-        ({"block_mask": attend.make_block_mask("k <= q", 8, 8)}, "block_mask: BlockMask, allowed a mask from create_block_mask"),
+        (
+            {"block_mask": attend.make_block_mask("k <= q", 8, 8)},
+            "block_mask: BlockMask, allowed a mask from create_block_mask",
+        ),
         ({"key": Q[:, :1]}, "key: 1 heads with 2 of query, allowed with enable_gqa=True only"),
         ({"key": torch.zeros(1, 3, 8, 16), "enable_gqa": True}, "key: 3 heads, allowed a divisor of query's 2"),
         ({"key": torch.zeros(2, 2, 8, 16)}, "key: batch 2, allowed 1, that of query, or 1"),
