@@ -8,8 +8,8 @@
 
 namespace attend {
 
-// The batch entries or heads that share one index of dterms. This is one index, or all of them if the bias is broadcast
-// along the dimension.
+// Range of batch entries, or of heads, that share one index of dterms. The range has one element. If the bias is
+// broadcast along the dimension, the range covers the full dimension.
 struct BroadcastRange {
   uint32 begin;
   uint32 end;

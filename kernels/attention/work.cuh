@@ -63,7 +63,8 @@ constexpr uint32 kSectionHeads = 16;       // A GPU with 132 multiprocessors and
   return {head / num_heads, head % num_heads, rest / heads};
 }
 
-// Like in_sections(), but the last tiles come first. These are the longest row tiles of a head under a causal mask.
+// Maps a block like in_sections(), but each section starts with the last tiles of its heads. These are the longest row
+// tiles of a head under a causal mask.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr HeadTile longest_first_in_sections(uint32 block, uint32 tiles,
                                                                               uint32 all_heads, uint32 num_heads,
                                                                               uint32 section) {

@@ -48,7 +48,8 @@ class DecodeCompute : DecodeStepsFor<Config>::Type {
   // the nodes of that item. `is_early` is set if the previous kernel may still be running. Returns false if the early
   // schedule is incorrect for this call.
   __device__ __forceinline__ bool run(bool is_early) {
-    // Offsets of packed rows may not be final yet. The rows at these offsets may not exist, and are not read yet
+    // The previous kernel may still change the offsets of packed rows, and the current offsets can point to missing
+    // rows. So the rows are not read yet
     bool has_rows = !is_early || block_.args.cu_seqlens_q == nullptr;
     if (!begin(is_early, has_rows)) return false;
 #pragma unroll 1

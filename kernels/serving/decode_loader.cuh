@@ -24,9 +24,10 @@ class DecodeLoader {
   __device__ __forceinline__ DecodeLoader(const DecodeContext<Config>& block, int warp, int lane)
       : args_(block.args), cursor_(block.cursor), ring_(block.ring), told_(block.told()), warp_(warp), lane_(lane) {}
 
-  // Returns the number of steps to prefetch into L2, normally the number of steps that the ring holds. If no launch of
-  // decode is running, the number is small, because prefetching takes longer than it saves. If most blocks of the
-  // previous launch have ended, the number is 0, because that launch is about to end.
+  // Returns the number of steps to prefetch into L2, normally the number of steps that the ring holds. If no previous
+  // decode launch is running, the number is small, because a longer prefetch would take more time than it saves. If
+  // most blocks of the previous launch have ended, the number is 0, because that launch is about to end and this block
+  // can soon load.
   [[nodiscard]] static __device__ __forceinline__ int steps_to_fetch(int ended_before) {
     constexpr int kFew = 1, kMost = ceil_div(Config::kSlots, kSlotsOfStep<Config>);
     if (ended_before == 0) return kFew;

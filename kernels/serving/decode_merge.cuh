@@ -16,8 +16,8 @@ class DecodeMerge {
   using Stack = DecodeStack<Config, Share>;
 
   // Merges the nodes that Nodes::gather() has copied, in order, with the nodes on the stack, which precede them. All
-  // lanes of a warp must call it. A lane that is not live merges nothing. Returns the last node, and leaves the
-  // incomplete nodes on the stack.
+  // lanes of a warp must call it. A lane that is not live merges nothing. Returns the last node. Nodes that still wait
+  // for a right neighbour stay on the stack.
   [[nodiscard]] static __device__ __forceinline__ Share run(const Nodes& nodes, const ListedNode* list, int count,
                                                             char* shared, Stack& stack, bool is_live) {
     if constexpr (kAtOnce == 1) {

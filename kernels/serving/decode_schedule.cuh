@@ -61,9 +61,9 @@ struct DecodeSchedule {
   Number slack;  // largest distance between a boundary and a multiple of `share`
   int of_each;   // value of DecodeItem::of_each for all items
 
-  // Computes the schedule. One warp calls it. Returns the number at which the block's work begins in lane 0, and the
-  // number at which it ends in lane 1. Sets `item` to the item that has this number or ends there. `kept` is an array
-  // that receives the sequences, or null.
+  // Computes the schedule. One warp calls it. Units of work are numbered. In lane 0 the function returns the number at
+  // which the block's work begins, and in lane 1 the number at which it ends. Sets `item` to the item to which the
+  // lane's number belongs. `kept` is an array that receives the sequences, or null.
   [[nodiscard]] __device__ __forceinline__ Number make(const DecodeArgs& args, DecodeSequence* kept, Item& item) {
     const int lane = static_cast<int>(threadIdx.x) % kWarpThreads;
     const Run run = Run::of(args, kept, lane);
@@ -98,8 +98,8 @@ struct DecodeSchedule {
     return item.first + snapped(item, ideal);
   }
 
-  // Returns the boundary for an ideal number that lies in the item or near it, as a distance from the item's first
-  // unit.
+  // Returns the boundary that replaces the number `ideal`, which lies in the item or near it. The result is counted
+  // from the item's first unit.
   [[nodiscard]] __device__ __forceinline__ int snapped(const Item& item, Number ideal) const {
     const int begin = item.span.begin_unit, numbers = item.numbers();
     if (ideal - slack <= item.first) return 0;

@@ -44,7 +44,7 @@ __device__ __forceinline__ void sm80_send(Tile& tile, const Bits16* source, int6
   }
 }
 
-// Starts the copies of k of key tile n to buffer `buffer`.
+// Starts to copy the keys of key tile n to buffer `buffer`.
 template <class Config>
 __device__ __forceinline__ void sm80_send_k(const ForwardArgs& args, Sm80Storage<Config>& smem, const Sm80Keys& keys,
                                             int n, int buffer) {
@@ -53,7 +53,7 @@ __device__ __forceinline__ void sm80_send_k(const ForwardArgs& args, Sm80Storage
                     Config::kHeadDim);
 }
 
-// Starts the copies of v of key tile n to buffer `buffer`.
+// Starts to copy the values of key tile n to buffer `buffer`.
 template <class Config>
 __device__ __forceinline__ void sm80_send_v(const ForwardArgs& args, Sm80Storage<Config>& smem, const Sm80Keys& keys,
                                             int first_column, int n, int buffer) {
@@ -63,8 +63,8 @@ __device__ __forceinline__ void sm80_send_v(const ForwardArgs& args, Sm80Storage
                     columns);
 }
 
-// Starts the copies of k of tile k_tile and of v of tile v_tile, if the block needs these tiles. Called during a step
-// that still reads the other buffers.
+// Starts to copy the keys of tile k_tile and the values of tile v_tile. Skips a tile that the block does not need.
+// Called during a step that still reads the other buffers.
 template <class Config>
 __device__ __forceinline__ void sm80_send_next(const ForwardArgs& args, Sm80Storage<Config>& smem, int k_tile,
                                                int v_tile) {
@@ -154,8 +154,8 @@ __device__ __forceinline__ void sm80_attend_seen_tiles(Sm80Rows<Config> (&rows)[
   long_sum.add_to(rows, smem.block.scale_log2);
 }
 
-// Processes all key tiles from the last to the first. The product p v of each tile follows s of the next tile. At the
-// start only copies of k of the last tile may be in flight.
+// Processes all key tiles from the last to the first. The product p v of each tile follows s of the next tile. When
+// this function is called, the keys of the last tile may still be arriving, but no other copies may be in flight.
 template <class Config>
 __device__ __forceinline__ void sm80_attend_trailing(Sm80Rows<Config> (&rows)[Config::kRowGroups],
                                                      Sm80Storage<Config>& smem, const ForwardArgs& args) {

@@ -168,7 +168,8 @@ struct Sm80Split {
   }
 };
 
-// Processes all key tiles from the last to the first. At the start only copies of k of the last tile may be in flight.
+// Processes all key tiles from the last to the first. When this function is called, the keys of the last tile may still
+// be arriving, but no other copies may be in flight.
 template <class Config>
 __device__ __forceinline__ void sm80_attend_split(Sm80Rows<Config> (&rows)[Config::kRowGroups],
                                                   Sm80Storage<Config>& smem, const ForwardArgs& args) {

@@ -58,8 +58,8 @@ struct F32Producer {
     }
   }
 
-  // Each load_ function waits until its buffer is free. The waits for the first use of a buffer return at once, because
-  // a new barrier counts as completed for the other parity.
+  // Each load_ function waits until its buffer is free. The first wait for each buffer returns at once. It waits for
+  // parity 1, and a new barrier counts as completed for parity 1.
   __device__ __forceinline__ void load_q(const F32Place<Config>& place, const Sm90Work& work) {
     smem.q_empty.wait(q_at.parity() ^ 1);
     load<Shape::kPanelsQk>(smem.q, Shape::kPanelBytesQ, args.q_map, smem.q_full, place.first_q + work.row,

@@ -35,8 +35,8 @@ struct Sm90Producer {
     }
   }
 
-  // Each load_ function waits until its buffer is free. The waits for the first use of a buffer return at once, because
-  // a new barrier counts as completed for the other parity.
+  // Each load_ function waits until its buffer is free. The first wait for each buffer returns at once. It waits for
+  // parity 1, and a new barrier counts as completed for parity 1.
   __device__ __forceinline__ void load_q(const Sm90Work& work, const SequenceSpan& span) {
     if (is_loader()) {
       smem.q_empty[q_at.buffer()].wait(q_at.parity() ^ 1);

@@ -13,7 +13,7 @@ namespace attend {
 template <int kThreads, class Tile>
 class CpAsyncTileLoader {
  public:
-  // `first` is the place of the first tile in shared memory. row_stride is in elements, here and below.
+  // `first` is the place of the first tile in shared memory. The argument row_stride is in elements.
   __device__ __forceinline__ CpAsyncTileLoader(Tile& first, const void* source, int64 row_stride)
       : source_(static_cast<const char*>(source) + row() * row_stride * kTileElementBytes + column() * kChunkBytes),
         first_(smem_address(first.chunk)) {}
