@@ -34,9 +34,9 @@ __device__ __forceinline__ void store_packet(void* to, float x, float y, float z
 }
 
 // Returns the number of blocks of the previous launch that have ended. Returns 0 if no block or every block has ended.
-// The two launches use the same storage. Each block changes the counter's low word when it ends: block 0 adds 1 -
-// gridDim.x, and every other block adds 1. So the low word is negative from the end of block 0 until the last block
-// ends.
+// The two launches use the same storage. Each block changes the counter's low word when it ends. Block 0 subtracts
+// gridDim.x - 1 from the low word, and every other block adds 1 to it. So the low word is negative from the end of
+// block 0 until the last block ends.
 [[nodiscard]] __device__ __forceinline__ int ended_blocks(const DecodeArgs& args) {
   const int count = static_cast<int>(static_cast<const volatile uint32*>(args.storage)[0]);
   return count < 0 ? count + static_cast<int>(gridDim.x) : count;

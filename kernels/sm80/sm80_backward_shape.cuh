@@ -48,12 +48,12 @@ constexpr int kSm80BackwardLargestHeadDim = 256;
   return sm80_dq_rows(begin, sequence);
 }
 
-// Division of the gradients among the warps of a block: the values of kRoles.
+// The values of kRoles, which state how the warps of a block divide the gradients among themselves.
 enum Sm80Roles : int {
-  kSm80General = 0,        // sm80_backward.cuh: each warp sums all gradients of the block, and scores may be modified
-  kSm80KeysAndValues = 1,  // sm80_backward_unmodified.cuh: each warp sums dk and dv of its keys
-  kSm80KeysOrValues = 2,   // sm80_backward_unmodified.cuh: half of the warps sum dk, and the other half dv of the same
-                           // keys
+  kSm80General = 0,        // each warp sums all gradients of the block, and scores may be modified (sm80_backward.cuh)
+  kSm80KeysAndValues = 1,  // each warp sums dk and dv of its keys (sm80_backward_unmodified.cuh)
+  kSm80KeysOrValues = 2,   // half of the warps sum dk, and the other half sum dv of the same keys
+                           // (sm80_backward_unmodified.cuh)
 };
 
 // Tile sizes and pipeline settings of a Config. The comment on each field names the Config constant with the same

@@ -28,7 +28,7 @@ struct Sm80Split {
   Storage& smem;
   uint32 warp;
   uint32 lane;
-  float sum[kState];  // row sums of p of the newest tile, which are added to l when m is confirmed to be large enough
+  float sum[kState];  // row sums of p over the newest tile. They are added to l when m is confirmed to be large enough
 
   [[nodiscard]] __device__ __forceinline__ uint32 team() const { return warp / Config::kSplits; }
   [[nodiscard]] __device__ __forceinline__ uint32 part() const { return warp % Config::kSplits; }

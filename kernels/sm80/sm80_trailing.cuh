@@ -6,8 +6,8 @@
 
 namespace attend {
 
-// Returns v of tile n + 1, which is processed before tile n. The address is selected from two constants, because a
-// computed address would occupy a register.
+// Returns the values of tile n + 1, which is processed before tile n. The address is selected from two constants,
+// because a computed address would occupy a register.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ const typename Sm80Storage<Config>::VTile& sm80_v_before(
     const Sm80Storage<Config>& smem, int n) {

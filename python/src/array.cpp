@@ -135,8 +135,8 @@ Array Array::of(nb::handle object, const std::string& dtype) {
     a.stride[d] = source.stride(d);
   }
   forget_strides_of_nothing(a);
-  // A DLPack capsule can be read only once, so the Array keeps the object that has read it.
-  // A reference to the same memory, because a move would copy the elements.
+  // A DLPack capsule can be read only once, so the Array keeps the object that has read it. The policy `reference`
+  // keeps the same memory, whereas a move would copy the elements.
   a.owner = nb::cast(source, nb::rv_policy::reference);
   return a;
 }

@@ -144,7 +144,7 @@ struct Facts {
   /// Returns whether score modifications need registers in addition to those that hold the scores.
   [[nodiscard]] bool has_rules() const { return !score().changes_nothing(); }
 
-  /// Backward pass: returns whether the kernels correct the rounding error of an lse with a large absolute value
+  /// Returns whether the kernels of a backward pass correct the rounding error of an lse with a large absolute value
   /// (kernels/attention/lse_rounding.cuh).
   [[nodiscard]] bool has_lse_rounding() const {
     return has(option::kBias | option::kAlibi | option::kCustomScore) && !has(option::kRing);

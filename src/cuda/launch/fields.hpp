@@ -38,7 +38,7 @@ struct Tunable {
   /// If the member is an enumeration, the names of its enumerators by value; otherwise empty.
   std::vector<std::string> enumerators = {};
 
-  /// Returns a text that describes the allowed values if `value` is not allowed; otherwise returns an empty string.
+  /// If `value` is not allowed, returns a description of the allowed values. Otherwise returns an empty string.
   /// @param present  value of the member in the variant that the family chose
   [[nodiscard]] std::string allowed_instead_of(std::int32_t value, std::int32_t present) const;
 };

@@ -24,7 +24,8 @@ struct RungConfig : Facts {
   std::int32_t many_rows = 1;
 };
 
-/// How the work of a launch is divided among blocks. Consecutive block indices first count the tiles of one head.
+/// How the work of a launch is divided among blocks. Blocks with consecutive indices have consecutive tiles of one
+/// head. The tiles of the next head follow.
 enum class Grid {
   kRowTiles,  ///< one block per tile of block_m query rows of each query head
   kKeyTiles,  ///< one block per tile of block_n keys of each key head
