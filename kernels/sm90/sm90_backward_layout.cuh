@@ -132,9 +132,9 @@ struct Sm90BackwardTile {
 // Number of barriers and bytes of shared memory of sm90_backward_wide_keys. They describe Sm90BackwardWideKeysStorage.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm90_backward_wide_keys_barriers(int stages) {
   const int of_keys = 2;                        // full barriers of k and v
-  const int of_tails = 2;                       // one for each loading warp
-  const int of_rows = 2 * 2 * stages;           // full and empty barriers of p of q and dout
-  const int of_p = 2 * kBackwardWideHandovers;  // full and empty barriers
+  const int of_tails = 2;                       // one barrier for each loading warp
+  const int of_rows = 2 * 2 * stages;           // full and empty barriers of q and dout
+  const int of_p = 2 * kBackwardWideHandovers;  // full and empty barriers of p
   return of_keys + of_tails + of_rows + of_p;
 }
 // Bytes of the dropout decisions that one warpgroup passes to the other, with one bit per entry of p.
@@ -158,12 +158,10 @@ constexpr int kBackwardWideQueryWarpgroups = kBackwardWideRows / kBackwardRows;
 
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm90_backward_wide_queries_barriers(int v_stages) {
   const int of_rows = 2;                                                        // full barriers of q and dout
-  const int of_tails = 2;                                                       // one for each loading warp
-  const int of_keys = 2 * (kBackwardWideKeyStages + v_stages);                  // full and empty barriers of the ds
-                                                                                // that blocks of a cluster exchange of
-                                                                                // the bias of k and v
-  const int of_terms = 2 * kBackwardTermsStages;                                // full and empty barriers
-  const int of_ds = 2 * kBackwardWideQueryWarpgroups * kBackwardDtermsBuffers;  // full and empty barriers
+  const int of_tails = 2;                                                       // one barrier for each loading warp
+  const int of_keys = 2 * (kBackwardWideKeyStages + v_stages);                  // full and empty barriers of k and v
+  const int of_terms = 2 * kBackwardTermsStages;                                // full and empty barriers of bias tiles
+  const int of_ds = 2 * kBackwardWideQueryWarpgroups * kBackwardDtermsBuffers;  // full and empty barriers of ds
   return of_rows + of_tails + of_keys + of_terms + of_ds;
 }
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm90_backward_wide_queries_smem(const Sm90BackwardTile& t,

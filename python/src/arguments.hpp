@@ -28,7 +28,7 @@ inline constexpr auto kOptionsWithGradient = [] {
   return positions;
 }();
 
-/// Params, and the string that their member `compute` has.
+/// Params, and the string to which their member `compute` refers.
 struct Options {
   Params without_compute;
   std::string compute;
