@@ -102,9 +102,9 @@ constexpr int kMostCaptured = 8;  // largest number of captured tensors
 struct BlockMaskArgs {
   const int64* bounds;     // two numbers for each list: its first entry, and the entry behind its last
   const int* entries;      // An entry begins with the number of a tile. Then there is a word for each 64 rows and 64
-                           // keys of the tile: a pattern's number, kAllSeen or kNoneSeen. In the backward pass, these
-                           // words exist for each query head of the group if the heads differ. The last word is then
-                           // RowTileLists::blocks_before()
+                           // keys of the tile: a pattern's number, kAllSeen or kNoneSeen. If the query heads of a group
+                           // differ in the backward pass, each of these heads has separate words. In the backward pass,
+                           // the last word of an entry is RowTileLists::blocks_before()
   const uint32* patterns;  // kPatternWords words for each pattern. A word has one bit for each score of a thread in a
                            // 64 x 64 accumulator
   int64 sequence_stride;   // distance between sequences, in lists. 0 if all sequences share the lists

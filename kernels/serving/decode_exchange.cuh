@@ -52,7 +52,7 @@ __device__ __forceinline__ void end_launch(const DecodeArgs& args) {
 struct ListedNode {
   uint32 place;  // number of the node's slot, counted over all blocks
   short level;   // level in the tree
-  short merges;  // number of stack nodes that merge with it, at this level and the levels above
+  short merges;  // number of stack nodes that merge with this node, at its level and at the levels above
 };
 static_assert(sizeof(ListedNode) == kDecodeListedBytes);
 
@@ -171,7 +171,8 @@ struct DecodeNodes {
 };
 
 // Calls visit(number, begin, level) in order for the nodes of the units [begin, end) of an item. Returns the number of
-// nodes. The first node of an item may begin before the item's first unit, because there are no keys between the two.
+// nodes. The first node of an item may begin before the item's first unit. This is correct, because the rows see no key
+// between the begin of the node and the first unit.
 template <int kLeafShift, class Visit>
 __device__ __forceinline__ int for_each_node(int begin, int end, bool begins_item, bool ends_item, const Visit& visit) {
   int count = 0;

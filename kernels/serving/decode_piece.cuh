@@ -16,7 +16,7 @@ struct DecodePiece {
 
   [[nodiscard]] __device__ __forceinline__ bool is_whole() const { return begins_item && ends_item; }
 
-  // Returns the piece of an item. [begin, end) are the numbers of the block's work.
+  // Returns the piece of an item. The units of the block's work have the numbers [begin, end).
   template <class Number>
   [[nodiscard]] static __device__ __forceinline__ DecodePiece of(const DecodeArgs& args, const DecodeItem<Number>& item,
                                                                  Number begin, Number end, int row_shift) {
@@ -112,8 +112,8 @@ struct DecodeCursor {
   }
 
  private:
-  // Sets the piece whose first unit has the number `to`. The piece lies in this item or in the next. The piece may not
-  // exist if the schedule was computed from other lengths. In that case the function sets is_done.
+  // Sets the piece whose first unit has the number `to`. The piece lies in this item or in the next. If the schedule
+  // was computed from other lengths, there may be no such piece. In that case the function sets is_done.
   __device__ __forceinline__ void go_to(const DecodeArgs& args, const DecodeSequence* kept, Number to) {
     if constexpr (decode_moves_registers(DecodeSizes<Config>::kTile)) {
       find(args, kept, to);  // inlined, because setmaxnreg has no effect in a kernel with function calls

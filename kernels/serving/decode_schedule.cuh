@@ -1,10 +1,10 @@
 // Assigns the work of a decode call to blocks. The units of all items are divided into equal shares, in order.
 //
-// The units are numbered sequence by sequence and item by item. An item takes `numbers()` consecutive numbers, which
-// may be more than its units. Block b has the numbers [boundary(b), boundary(b + 1)). A boundary lies near b * share,
-// at a place that cuts few nodes of the tree (decode_tree.cuh). If possible, it lies between two items. Otherwise it is
-// the unit that is a multiple of the highest power of two. Every block computes the same boundaries from the sequence
-// lengths, which are available only on the device.
+// The units are numbered sequence by sequence and item by item. An item gets `numbers()` consecutive numbers, of which
+// some at the end may have no unit. Block b has the numbers [boundary(b), boundary(b + 1)). A boundary lies near b *
+// share, at a place that cuts few nodes of the tree (decode_tree.cuh). If possible, it lies between two items.
+// Otherwise it is the unit that is a multiple of the highest power of two. Every block computes the same boundaries
+// from the sequence lengths, which are available only on the device.
 //
 // If kLeavesRoom is set, another kernel runs at the same time and handles sequences with many rows. Some blocks then
 // get no work and end at once. Half of the blocks are enough to keep memory busy, and the other kernel uses the

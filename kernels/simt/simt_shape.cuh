@@ -7,7 +7,7 @@
 
 namespace attend {
 
-// A division of columns into `count` parts with `width` columns each. In the last part, some columns may not exist.
+// A division of columns into `count` parts with `width` columns each. The last part can have fewer columns that exist.
 struct ColumnParts {
   int count, width;
 

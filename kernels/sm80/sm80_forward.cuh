@@ -16,13 +16,13 @@
 //          (sm80_split.cuh). If the scores have no modification except masks, the kernel avoids the search for row
 //          maxima (sm80_softmax.cuh).
 // Measured TFLOP/s on an H200 with CUDA 13.0 and bfloat16. The inputs have 16384 query rows in total, and 2048 columns
-//          over all heads. With 2048 keys and head_dim 64, 128 and 256: 330, 372 and 331 with a full mask, and 290, 328
-//          and 296 with a causal mask. With 16384 keys: 361, 399 and 355 with a full mask, and 382, 404 and 359 with a
-//          causal mask. With dropout, a full mask and 8192 keys: 117 with head_dim 64, and 181 with head_dim 128. No
-//          other GPU was measured. docs/ampere.md has more.
-// Called   by the backend 'sm80_forward' (src/cuda/launch/sm80_forward.cpp). sm80_forward_variant.cpp chooses the tile
-//          sizes.
-// Source   Dao, FlashAttention-2 (2023), Algorithm 1. FlashAttention-4 (2025) introduced row maxima that lag behind.
+//          over all heads. Each list of three figures is for head_dim 64, 128 and 256. With 2048 keys, the kernel
+//          reaches 330, 372 and 331 with a full mask, and 290, 328 and 296 with a causal mask. With 16384 keys, it
+//          reaches 361, 399 and 355 with a full mask, and 382, 404 and 359 with a causal mask. With dropout, a full
+//          mask and 8192 keys, it reaches 117 with head_dim 64, and 181 with head_dim 128. No other GPU was measured.
+//          docs/ampere.md has more. Called by the backend 'sm80_forward' (src/cuda/launch/sm80_forward.cpp).
+//          sm80_forward_variant.cpp chooses the tile sizes. Source Dao, FlashAttention-2 (2023), Algorithm 1.
+//          FlashAttention-4 (2025) introduced row maxima that lag behind.
 #pragma once
 
 #include "sm80_epilogue.cuh"

@@ -93,8 +93,8 @@ struct Sm80Split {
     return smem.of_rows[1 - part()][sm80_first_row<Config>(group) + accumulator_row(lane) + h * kRowHalf];
   }
 
-  // Computes p of tile n with a search for its row maxima, and adds p to the row sums at once. Both warps of a team
-  // must call this.
+  // Computes p of tile n with a search for its row maxima. Adds p to the row sums without waiting for a later
+  // confirmation of m. Both warps of a team must call this.
   __device__ __forceinline__ void look_for_maxima(Rows& rows, int n, bool is_whole) {
     sm80_multiply_qk(rows, smem.q_or_o, own_keys(n), recomputed(threadIdx.x));
     if (!is_whole) sm80_apply_rules(rows, smem, n, static_cast<int>(part()) * Shape::kKeysOfWarp);

@@ -43,8 +43,8 @@ struct Sm90BackwardArgs {
   float* partial_sums;  // (blocks, block_n / 64, (depth + depth_v) / 8, 128 threads, 4): dk and dv of split work items
   uint32* partial_ready;        // (blocks, block_n / 64): flags that the partial sums are complete
   uint32* next_item;            // counter: index of the next key block that a thread block takes
-  void* dterms;                 // if kDtermsBlocks > 0: gradient of the bias, DtermsElement (batch or 1, num_heads_q,
-                                // seqlen_q, seqlen_k)
+  void* dterms;                 // gradient of the bias, DtermsElement (batch or 1, num_heads_q, seqlen_q, seqlen_k).
+                                // Used if kDtermsBlocks > 0
   TensorStrides dterms_stride;  // in elements; multiples of 8
   float* key_sums;              // (heads_k, key_blocks, block_n / 64, (depth + depth_v) / 8, 128 threads, 4): sums of
                                 // dk and dv. Used if kAddsUp is set

@@ -227,10 +227,10 @@ class Sm90BackwardList {
 
   const Sm90BackwardArgs& args_;
   uint32 num_items_;
-  uint32 next_;  // index of the next item. If kOwnsHeads is set: index of the next head. With dynamic scheduling: index
-                 // of the item requested last
+  uint32 next_;  // index of the next item. If kOwnsHeads is set, the index of the next head. With dynamic scheduling,
+                 // the index of the item that was requested last
   bool has_begun_ = false;
-  uint32 key_block_ = 0;  // if kOwnsHeads is set: next key block of that head
+  uint32 key_block_ = 0;  // next key block of that head, used if kOwnsHeads is set
   uint32 first_cut_;      // items from this index on may be split
   int steps_;             // steps of an item
   int at_;                // this thread block processes the steps [at_, run_end_) among the steps of all items from

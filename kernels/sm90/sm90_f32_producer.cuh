@@ -85,7 +85,9 @@ struct F32Producer {
     const Sm90KeyList<Config> list = sm90_key_list<Config>(args, work);
     const Sm90KeyTiles tiles =
         places_of_rows<Config, Shape::kBlockM>(list, sm90_mask<Config>(args.options, work), work, work.row);
-    if (tiles.begin >= tiles.end) return;  // there is nothing to load, and consumers do not wait for q, k or v either
+    if (tiles.begin >= tiles.end)
+      return;  // no key is visible, so nothing is loaded, and consumers do not wait for q,
+               // k or v
     const F32Place<Config> place = F32Place<Config>::of(args, work);
     int number = list.number(tiles.end - 1);
     load_k(place, number);

@@ -102,7 +102,7 @@ struct Sm90Producer {
   __device__ __forceinline__ void load_tile(const Sm90Work& work, Sm90TileWalk<Config>& walk) {
     const Sm90KeyList<Config> list = sm90_key_list<Config>(args, work);
     const Sm90KeyTiles tiles = places_of_block<Config>(args, list, sm90_mask<Config>(args.options, work), work);
-    // There is nothing to load, and consumers do not wait for q, k or v either.
+    // No key is visible, so nothing is loaded, and consumers do not wait for q, k or v.
     if (tiles.begin >= tiles.end) return walk.take();
     const int head = work.head / static_cast<int>(args.base.num_heads_q / args.base.num_heads_k);
     const SequenceSpan span = work.template span<Config>();

@@ -1,6 +1,6 @@
 // The compile-time parameters of kernels that all families share (Facts), and the table of options. An option is a
-// feature beyond dense, unmasked attention that a family may or may not support. A Config is the struct of compile-time
-// constants with which a kernel template is instantiated.
+// feature beyond dense, unmasked attention. Some families do not support some options. A Config is the struct of
+// compile-time constants with which a kernel template is instantiated.
 #pragma once
 
 #include <algorithm>
