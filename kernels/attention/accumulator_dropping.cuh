@@ -75,8 +75,9 @@ __device__ __forceinline__ void kept_bits(const TileRules<Config>& rules, uint32
 #pragma unroll
   for (int w = 0; w < kKeptWords<kCount>; ++w) {
     uint32 nibbles = 0;
-#pragma unroll 2  // Computes two Philox blocks at a time, because the rounds of one block are a dependent chain. More \
-                  // blocks would need more registers
+    // Computes two Philox blocks at a time, because the rounds of one block are a dependent chain. More blocks would
+    // need more registers.
+#pragma unroll 2
     for (int j = 8 * w; j < end_of_blocks<kCount>(w); ++j) {
       nibbles |= kept_nibble(rules.drop_mask, row, key_quad + j * (kColumnsOfTile / 4)) << (j % 8 * 4);
     }

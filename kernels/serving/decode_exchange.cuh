@@ -205,8 +205,8 @@ template <class Schedule>
   return static_cast<int>(Schedule::Numbers::divide(item.first, schedule.share));
 }
 
-// Lists the nodes of an item in 32 blocks, from block `first` up to this block. One warp calls it. Returns the number
-// of nodes.
+// Lists the nodes that up to 32 blocks have for an item. These blocks have the numbers from `first` on, up to the
+// number of this block. One warp calls the function. Returns the number of nodes.
 template <class Schedule>
 __device__ __forceinline__ int list_nodes(const Schedule& schedule, const typename Schedule::Item& item, int first,
                                           ListedNode* list) {

@@ -193,8 +193,8 @@ struct DecodeSchedule {
       if (number - first < of_sequence || sequence + 1 >= args.num_sequences) break;
       first += of_sequence;
     }
-    // A previous kernel may still be writing the offsets of sequences. Until it has finished, they may hold any values,
-    // and more items may result than can be numbered. The clamp ensures that the item exists
+    // A previous kernel may still be writing the offsets of sequences. Until that kernel has finished, the offsets may
+    // hold any values, and the computed index may lie beyond the last item. The clamp ensures that the item exists
     const uint32 index = static_cast<uint32>(Numbers::divide(number - first, item.numbers()));
     item.index = static_cast<int>(min(index, static_cast<uint32>(max(item.span.items, 1) - 1)));
     item.first = first + static_cast<Number>(item.index) * item.numbers();

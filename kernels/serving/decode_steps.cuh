@@ -62,7 +62,7 @@ class DecodeSteps : public DecodeTeam<Config> {
     }
   }
 
-  // Returns whether this thread holds the last node of the piece, and the stack.
+  // Returns whether this thread holds the stack and the last node of the piece.
   [[nodiscard]] __device__ __forceinline__ bool has_last() const {
     return true;
   }

@@ -25,7 +25,7 @@ class DecodeWarpgroupLeaf {
   static constexpr int kEights = kStepKeys / 8;  // groups of eight keys
   static constexpr int kColumns = State::kColumns;
   using Scores = float[kEights][4];
-  using Probabilities = uint32[kStepKeys / kWgmmaDepth][4];  // in the operand layout of the second product
+  using Probabilities = uint32[kStepKeys / kWgmmaDepth][4];  // p of a step, in the operand layout of the second product
 
   float o[kColumns / 2];
   float row_max[2];

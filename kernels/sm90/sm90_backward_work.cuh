@@ -10,9 +10,10 @@
 // items are divided evenly among all thread blocks, so some items are split in two. The thread block with the later
 // steps of such an item writes float sums, and the thread block with its first steps adds them.
 //
-// If key blocks have different numbers of steps, each thread block takes the next key block when it has finished one,
-// longest first. If additions to dq have a fixed order, the list has the same order (Sm90BackwardOrder). If kOwnsHeads
-// is set, a thread block processes all key blocks of every n-th head, where n is the grid size.
+// If key blocks have different numbers of steps, each thread block takes the next key block when it has finished one.
+// The longest key blocks come first. If additions to dq have a fixed order, the list has the same order
+// (Sm90BackwardOrder). If kOwnsHeads is set, a thread block processes all key blocks of every n-th head, where n is the
+// grid size.
 #pragma once
 
 #include "../attention/block_mask.cuh"
