@@ -128,7 +128,8 @@ class DecodeWarpgroupLeaf {
   }
 
   // Zeroes the values of missing keys. A box also copies the memory of missing keys, and 0 * NaN would reach all rows.
-  // All threads of the warpgroup call it. `values` is the warpgroup's columns of the values, as in the functions below.
+  // All threads of the warpgroup call it. `values` is the address of the warpgroup's columns of the values. The
+  // functions below have the same argument.
   static __device__ __forceinline__ void clear_missing(char* values, uint64 existing, const Role& role) {
     // Waits until all threads of the warpgroup have multiplied the keys, because values may share the slot with keys.
     // The zeros then change only rows of masked keys

@@ -53,7 +53,7 @@ void check_num_dims(int num_dims) {
 }
 
 /// Sets the strides of an empty tensor to 1. Frameworks give empty tensors arbitrary strides, and the library might
-/// refuse these.
+/// refuse such strides.
 void forget_strides_of_nothing(Array& a) {
   std::int64_t numel = 1;
   for (int d = 0; d < a.num_dims; ++d) numel *= a.shape[d];

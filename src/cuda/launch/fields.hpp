@@ -171,7 +171,7 @@ template <class Struct>
 
 /// Returns the tunable members: the rows that have a name, sorted by their position in the struct.
 /// @param first   index in the variant of the first int of the struct
-/// @param prefix  text before each name
+/// @param prefix prefix that is added to each name
 template <class Struct>
 [[nodiscard]] std::vector<Tunable> tunables_of(std::span<const Field<Struct>> fields, std::size_t first = 0,
                                                const std::string& prefix = "") {

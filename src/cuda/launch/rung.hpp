@@ -53,8 +53,8 @@ static_assert(covers<RungTile>(kRungFields));
 
 /// One kernel launch. Its Config contains the constants of RungConfig, the constants of `tile`, and `constants`.
 struct Step {
-  /// Name of a `template <class Config> __device__ void` function in the rung's file. If empty, NAME_forward, where
-  /// NAME is the name of the rung.
+  /// Name of a `template <class Config> __device__ void` function in the rung's file. If empty, the function is
+  /// NAME_forward, where NAME is the name of the rung.
   std::string function = {};
   Grid grid = Grid::kRowTiles;
   RungTile tile = {};

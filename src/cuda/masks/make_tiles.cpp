@@ -29,7 +29,8 @@ static_assert(sizeof(core::SeenTiles) == sizeof(MadeEntry));
 
 constexpr int kWarpsOfBlock = kMakerThreads / 32;
 constexpr int kBlocksOfMultiprocessor = 4;  // resident blocks per multiprocessor of the kernel mask_patterns
-// Bounds of a capture are computed if it has at most this number of runs. The bounds of so many runs need 24 MiB.
+// Bounds of a capture are computed if it has at most this number of runs. The bounds of this number of runs need 24
+// MiB.
 constexpr std::int64_t kMostRuns = 1 << 20;
 // Number of entries per row that are copied before the actual number is known.
 constexpr std::int64_t kEntriesCopiedOfRow = 16;
