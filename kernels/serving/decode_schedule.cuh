@@ -3,8 +3,8 @@
 // The units are numbered sequence by sequence and item by item. An item gets `numbers()` consecutive numbers, of which
 // some at the end may have no unit. Block b has the numbers [boundary(b), boundary(b + 1)). A boundary lies near b *
 // share, at a place that cuts few nodes of the tree (decode_tree.cuh). If possible, it lies between two items.
-// Otherwise it is the unit that is a multiple of the highest power of two. Every block computes the same boundaries
-// from the sequence lengths, which are available only on the device.
+// Otherwise it is the unit near b * share whose number is a multiple of the highest power of two. Every block computes
+// the same boundaries from the sequence lengths, which are available only on the device.
 //
 // If kLeavesRoom is set, another kernel runs at the same time and handles sequences with many rows. Some blocks then
 // get no work and end at once. Half of the blocks are enough to keep memory busy, and the other kernel uses the
@@ -241,9 +241,9 @@ struct DecodeSchedule {
     share = max(Numbers::divide(total + (blocks - 1), blocks), static_cast<Number>(least_share(most)));
     slack = share / 32;
     if (total == 0) return;
-    // With slightly fewer blocks, memory is equally busy
+    // The share may grow a little. Fewer blocks then have work, but they still keep memory busy
     const Number largest = share + static_cast<Number>(static_cast<uint64>(share) / 24);
-    if (all_alike) {  // share of complete items, if it is not larger
+    if (all_alike) {  // tries a share that consists of complete items
       const Number whole = Numbers::divide(share + (most - 1), most) * most;
       if (whole <= largest) {
         share = whole;

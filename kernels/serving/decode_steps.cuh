@@ -68,7 +68,8 @@ class DecodeSteps : public DecodeTeam<Config> {
   }
 
  private:
-  // Whether the slot of the keys can be released after their product, because it contains no values or factors.
+  // Whether the slot of the keys contains neither values nor factors. If so, it can be released after the product with
+  // the keys.
   static constexpr bool kLeavesKeys = Sizes::kLoadsValues && !Sizes::kRowFactors;
 
   __device__ __forceinline__ void take_queries() {

@@ -229,7 +229,8 @@ class DecodeWarpgroupLeaf {
       x = with_slope(x, of_row, first_key + i / 2 * 8 + lane % 4 * 2 + i % 2);
     }
   }
-  // Sets the scores of all other keys to -infinity. `visible` has one bit for each key of the step.
+  // Sets the scores of hidden keys to -infinity. `visible` has one bit for each key of the step, which is set if the
+  // key is visible.
   static __device__ __forceinline__ void hide(Scores& s, int row, uint64 visible, int lane) {
     const uint64 of_lane = visible >> lane % 4 * 2;
     const uint32 words[2] = {static_cast<uint32>(of_lane), static_cast<uint32>(of_lane >> 32)};
