@@ -44,7 +44,7 @@ class DecodeCompute : DecodeStepsFor<Config>::Type {
  public:
   __device__ __forceinline__ explicit DecodeCompute(const DecodeContext<Config>& block) : Steps(block) {}
 
-  // Computes all pieces of the block. If the block computes the end of its first item but not the begin, it then merges
+  // Computes all pieces of the block. If the block computes the end of its first item but not the start, it then merges
   // the nodes of that item. `is_early` is set if the previous kernel may still be running. Returns false if the early
   // schedule is incorrect for this call.
   __device__ __forceinline__ bool run(bool is_early) {

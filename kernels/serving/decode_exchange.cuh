@@ -172,7 +172,7 @@ struct DecodeNodes {
 
 // Calls visit(number, begin, level) in order for the nodes of the units [begin, end) of an item. Returns the number of
 // nodes. The first node of an item may begin before the item's first unit. This is correct, because the rows see no key
-// between the begin of the node and the first unit.
+// between the start of the node and the first unit.
 template <int kLeafShift, class Visit>
 __device__ __forceinline__ int for_each_node(int begin, int end, bool begins_item, bool ends_item, const Visit& visit) {
   int count = 0;

@@ -68,7 +68,7 @@ struct DecodeCursor {
   Number number;      // number of the first unit of the piece
   Number begin, end;  // numbers [begin, end) of the block's work
   bool is_done;       // whether there is no further piece
-  bool merges;        // whether the block computes the end, but not the begin, of the item of its first piece
+  bool merges;        // whether the block computes the end, but not the start, of the item of its first piece
 
   // Computes the schedule, and sets the cursor to the block's first piece. One warp calls it. Other warps may read the
   // schedule and the cursor after a barrier. `kept` is room in shared memory for the sequences, or null.

@@ -27,11 +27,11 @@ struct DecodeSlotRows {
   // Returns the row's twist: chunk c lies at position c XOR twist. Rows that are a multiple of eight apart have the
   // same twist. If two row numbers have no set bit in common, the twist of their sum is the XOR of their twists.
   [[nodiscard]] static __device__ __forceinline__ constexpr int twist(int row) { return row / (8 / kGroup) % kGroup; }
-  // Returns the place of a chunk, in bytes from the begin of the slot.
+  // Returns the place of a chunk, in bytes from the start of the slot.
   [[nodiscard]] static __device__ __forceinline__ constexpr int place(int row, int chunk) {
     return row * kPitch + (chunk ^ twist(row)) * kChunk;
   }
-  // Returns the place of an element of kElementBytes bytes, in bytes from the begin of the slot.
+  // Returns the place of an element of kElementBytes bytes, in bytes from the start of the slot.
   template <int kElementBytes>
   [[nodiscard]] static __device__ __forceinline__ constexpr int place_of(int row, int column) {
     const int byte = column * kElementBytes;

@@ -3,7 +3,7 @@
 //
 // Keys are grouped in units of 64 keys. A leaf is a run of units over which the softmax is computed online. Leaves are
 // nodes of a binary tree over the units. The node at level n that begins at b, a multiple of 2^n, has the units [b, b +
-// 2^n). Leaves at the begin of a sequence are small, because short sequences are spread over many blocks. Such a leaf
+// 2^n). Leaves at the start of a sequence are small, because short sequences are spread over many blocks. Such a leaf
 // is about as long as the smallest share of work that is worthwhile for a block (decode_schedule.cuh). If nodes are
 // large, leaves are 2^shift times as long. The tree is then built over runs of 2^shift units instead of units.
 #pragma once

@@ -60,8 +60,8 @@ enum Sm80Roles : int {
 // value.
 struct Sm80BackwardTile {
   int warps;       // kWarps: warps of a block
-  int row_groups;  // kRowGroups: groups of 16 keys or rows that a warp owns. It uses each loaded operand of streamed
-                   // rows for all of them
+  int row_groups;  // kRowGroups: groups of 16 keys or rows that a warp owns. The warp uses each loaded operand of
+                   // streamed rows for all of its groups
   int streamed;    // kStreamed: rows or keys of a streamed tile
   int step;        // kStep: streamed rows or keys whose scores a warp holds in registers at the same time
   int min_blocks;  // number of blocks that must fit on a multiprocessor
