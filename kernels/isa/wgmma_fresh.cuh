@@ -1,4 +1,4 @@
-// Products of a warpgroup that initialise an accumulator, and pins of packed operands (see wgmma.cuh).
+// Products of a warpgroup that initialise an accumulator, and pin_registers() for packed operands (see wgmma.cuh).
 //
 // WgmmaOp declares its accumulator as read and written, even if the product overwrites it. So the old values occupy
 // registers until then. WgmmaFresh declares its accumulator as written only, so its registers are free before the

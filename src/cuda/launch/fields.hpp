@@ -35,7 +35,8 @@ namespace attend::cuda {
 struct Tunable {
   std::string name;  ///< name of the member, e.g. "block_m"
   std::size_t at;    ///< index of the member in Variant::ints()
-  /// If the member is an enumeration, the names of its enumerators by value; otherwise empty.
+  /// If the member is an enumeration, contains the names of its enumerators in the order of their values. Otherwise
+  /// empty.
   std::vector<std::string> enumerators = {};
 
   /// If `value` is not allowed, returns a description of the allowed values. Otherwise returns an empty string.
