@@ -1,4 +1,5 @@
-// A piece is the part of an item that one block computes. It is a range of units, and the keys in it that the rows see.
+// A piece is the part of an item that one block computes. A piece consists of a range of units, and of the range of
+// keys in these units that the rows see.
 #pragma once
 
 #include "decode_schedule.cuh"

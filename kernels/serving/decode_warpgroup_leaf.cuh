@@ -101,7 +101,7 @@ class DecodeWarpgroupLeaf {
       }
 #pragma unroll
       for (int i = 0; i < State::kSums; ++i) {
-        const int low = i / 2 * 2, at = row * 2 + i % 2;  // adds keys that are 8 apart
+        const int low = i / 2 * 2, at = row * 2 + i % 2;  // this loop adds p of keys that are 8 apart
         row_sum[row][i] = factor[row] * row_sum[row][i] + (s[low][at] + s[low + 1][at]);
       }
     }

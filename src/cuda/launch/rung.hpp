@@ -29,7 +29,8 @@ struct RungConfig : Facts {
 enum class Grid {
   kRowTiles,  ///< one block per tile of block_m query rows of each query head
   kKeyTiles,  ///< one block per tile of block_n keys of each key head
-  /// One block per tile of block_m rows and block_n keys of each query head. Key tiles vary fastest.
+  /// One block per tile of block_m rows and block_n keys of each query head. Blocks with consecutive indices have
+  /// consecutive key tiles.
   kScoreTiles,
   kQueryHeads,  ///< one block per query head
 };

@@ -155,8 +155,8 @@ class Attempt {
   /// Returns the numbers of patterns and entries. The caller must have waited for the stream after begin_copy().
   [[nodiscard]] MakerCounts counts() const { return read<MakerCounts>(0, 1).front(); }
 
-  /// Starts copying the entries and patterns that begin_copy() has not copied. Returns whether there are any. If so,
-  /// the caller must wait for the stream.
+  /// Starts copying the entries and patterns that begin_copy() has not copied. Returns whether there are such entries
+  /// or patterns. If so, the caller must wait for the stream.
   [[nodiscard]] bool begin_rest() {
     const MakerCounts found = counts();
     found_entries_ = read<core::SeenTiles>(entries_ - counts_, std::min<std::int64_t>(num_copied_, found.entries));
