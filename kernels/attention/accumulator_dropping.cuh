@@ -34,9 +34,9 @@ constexpr int kKeptWords = (kCount + 31) / 32;
 }
 
 // Returns some of the lane's kept bits in the transposed layout. There, four lanes whose numbers differ by multiples of
-// 4 hold the four keys of a Philox block. Each lane computes the blocks of one of the four values of each j, namely of
-// value 2 h + b = lane / 4 % 4. `nibbles` are the blocks of the lane for which lane / 4 % 4 is that of this lane XOR
-// `distance`.
+// 4 hold the four keys of a Philox block. A lane has four values for each j, numbered 2 h + b. Lane l computes the
+// Philox blocks of value l / 4 % 4. `nibbles` holds the blocks that another lane computed. The number l / 4 % 4 of that
+// lane is the number of this lane XOR `distance`.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr uint32 kept_of_four(uint32 nibbles, int distance, int lane) {
   const int key = lane / 4 % 4;
   return (nibbles >> key & 0x11111111u) << (key ^ distance);
@@ -53,7 +53,8 @@ constexpr int kKeptWords = (kCount + 31) / 32;
   return nibble;
 }
 
-// Returns the end of the Philox blocks whose bits lie in word w. Each word has up to eight blocks, one for each j.
+// Returns the index of the last Philox block whose bits lie in word w, plus one. Each word has up to eight blocks, one
+// for each j.
 template <int kCount>
 [[nodiscard]] __device__ __forceinline__ constexpr int end_of_blocks(int w) {
   return 8 * w + 8 < kCount / 4 ? 8 * w + 8 : kCount / 4;
@@ -74,7 +75,9 @@ __device__ __forceinline__ void kept_bits(const TileRules<Config>& rules, uint32
 #pragma unroll
   for (int w = 0; w < kKeptWords<kCount>; ++w) {
     uint32 nibbles = 0;
-#pragma unroll 2  // Two blocks at a time: a block's rounds are a dependent chain, and more blocks need more registers
+    // Computes two Philox blocks at a time, because the rounds of one block are a dependent chain. More blocks would
+    // need more registers.
+#pragma unroll 2
     for (int j = 8 * w; j < end_of_blocks<kCount>(w); ++j) {
       nibbles |= kept_nibble(rules.drop_mask, row, key_quad + j * (kColumnsOfTile / 4)) << (j % 8 * 4);
     }

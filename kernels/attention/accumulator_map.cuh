@@ -7,8 +7,9 @@
 
 namespace attend {
 
-// Sets hidden scores to -inf. Line is AccumulatorRow or AccumulatorKey. A tile of the map has 64 columns. The
-// accumulators begin at a multiple of 64, or of their number of columns if this is less.
+// Sets hidden scores to -inf. Line is AccumulatorRow or AccumulatorKey. A tile of the map has 64 columns. The first
+// column of the accumulators must be a multiple of 64. If they have fewer than 64 columns, a multiple of their number
+// of columns suffices.
 template <class Line, int kCount>
 __device__ __forceinline__ void hide_unseen(const TileRules<typename Line::Kernel>& rules, float (&s)[kCount],
                                             int thread) {

@@ -148,7 +148,7 @@ __device__ __forceinline__ void load_terms_pair(float (&pair)[2], const typename
   }
 }
 
-// Loads two neighbouring elements of the boolean mask: whether each of the two keys may be visible. Missing elements
+// Loads two neighbouring elements of the boolean mask. An element is false if the mask hides the key. Missing elements
 // become true.
 template <bool kInPairs>
 __device__ __forceinline__ void load_mask_pair(bool (&pair)[2], const unsigned char* from, int count) {
@@ -314,8 +314,8 @@ template <class Line, bool kAllVisible, bool kHeld = false>
 struct AccumulatorRules {
   using Config = typename Line::Kernel;
 
-  // Returns the value in row h and column c before masks are applied, computed from q.k. Sets `slope` to the derivative
-  // of the score by scale q.k.
+  // Returns the value in row h and column c, computed from q.k without masks. Sets `slope` to the derivative of the
+  // score by scale q.k.
   template <bool kWithSlope>
   static __device__ __forceinline__ float value(const TileRules<Config>& rules, float product, float addend, int thread,
                                                 int h, int c, float& slope) {
@@ -373,9 +373,10 @@ struct AccumulatorRules {
 };
 
 // Replaces q.k in s by the values in the table at the top of this file. The size of s is a multiple of 4. kAllVisible
-// is the result of TileRules::all_visible(). A weaker condition suffices: all keys exist and are visible, and all rows
-// exist if a modification reads memory. `slope` has the size of s, and receives d score / d (scale q.k) if kHasSlopes
-// is set. Every mask is a select, because the replaced value, or a value from memory, may be NaN.
+// is usually the result of TileRules::all_visible(). It may also be set under a weaker condition: all keys must exist
+// and be visible. If a modification reads memory, all rows must exist too. `slope` has the size of s, and receives d
+// score / d (scale q.k) if kHasSlopes is set. Masks are applied by selecting between two values and not by adding -inf,
+// because a score or a value from memory may be NaN.
 template <bool kAllVisible, bool kWithSlope = true, class Config>
 __device__ __forceinline__ void apply_rules(const TileRules<Config>& rules, auto& s, int thread, auto& slope) {
   if constexpr (Score<Config>::kReadsMemory) {

@@ -1,6 +1,6 @@
 // A caller's block mask as a map. For each tile of 64 rows and 64 keys, the map states whether none, all or some of the
-// scores are visible, and in the last case which of them. The map suits kernels with tiles of any size. sm90 kernels
-// use lists instead (block_mask.cuh).
+// scores are visible. If only some are visible, the map also states which ones. The map suits kernels with tiles of any
+// size. sm90 kernels use lists instead (block_mask.cuh).
 //
 //   const auto map = BlockMap<Config>::of(args.options.block_map, sequence, head);
 //   const auto next = [&](int64 from) { return map.template next_keys<kBlockM, kBlockN>(row, from, end); };

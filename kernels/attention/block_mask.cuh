@@ -94,8 +94,8 @@ struct KeyTileList {
   }
 };
 
-// The lists of 64-row tiles that see each block of keys of a key head. Places are numbered through the lists of all
-// blocks.
+// Lists for the backward pass. There is one list for each block of keys of a key head, with the 64-row tiles that see
+// this block. Places are numbered consecutively through the lists of all blocks.
 template <class Config>
 struct RowTileLists {
   const BlockMaskArgs& mask;
@@ -115,8 +115,8 @@ struct RowTileLists {
     if constexpr (!has_block_mask<Config>()) return place;
     return __ldg(mask.entries + static_cast<int64>(place) * mask.entry_words);
   }
-  // Returns how many of the key blocks that the row tile sees add to the tile's gradient before this key block, if the
-  // additions are ordered.
+  // Returns the number of key blocks that add to the row tile's gradient before this key block does. Used if the order
+  // of these additions is fixed.
   [[nodiscard]] __device__ __forceinline__ uint32 blocks_before(int place) const {
     return static_cast<uint32>(__ldg(mask.entries + (static_cast<int64>(place) + 1) * mask.entry_words - 1));
   }

@@ -12,11 +12,11 @@ struct CustomScoreCode {
   static constexpr bool kHasSlope = false;     // whether the derivative by the score may differ from 1
   static constexpr bool kMayBeLowest = false;  // whether a value may be so low that its product with log2(e) is
                                                // infinite
-  static constexpr bool kHoldsAll = false;  // whether the function reads nothing that differs between pairs except held
-                                            // elements
-  static constexpr bool kHolds = false;     // whether the function reads held elements
-  static constexpr int kHeldFrom = 0;       // held elements are valid if row - key >= kHeldFrom
-  static constexpr int kHeldUntil = 0;      // held elements are also valid if row - key <= kHeldUntil
+  static constexpr bool kHoldsAll = false;     // whether the held elements are the only inputs of the function that can
+                                               // differ between pairs
+  static constexpr bool kHolds = false;        // whether the function reads held elements
+  static constexpr int kHeldFrom = 0;          // held elements are valid if row - key >= kHeldFrom
+  static constexpr int kHeldUntil = 0;         // held elements are also valid if row - key <= kHeldUntil
 
   // Returns the function's value for at.score, which is the score after all other modifications and before masks.
   [[nodiscard]] static ATTEND_HOST_DEVICE float value(const ScorePoint<float>& at, const CapturedTensor* /*captured*/) {

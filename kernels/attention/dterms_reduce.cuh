@@ -8,8 +8,8 @@
 
 namespace attend {
 
-// The batch entries or heads that share one index of dterms. This is one index, or all of them if the bias is broadcast
-// along the dimension.
+// Range of batch entries, or of heads, that share one index of dterms. The range has one element. If the bias is
+// broadcast along the dimension, the range covers the full dimension.
 struct BroadcastRange {
   uint32 begin;
   uint32 end;
@@ -19,8 +19,9 @@ struct BroadcastRange {
   }
 };
 
-// Computes dterms from sums over the rows of each query head (BackwardOptionArgs::dterms_sums), in a fixed order. The
-// grid has one block for each run of kThreads keys of every batch entry and head of dterms.
+// Computes dterms by adding the sums of the query heads in a fixed order. Each head's sums are over its rows
+// (BackwardOptionArgs::dterms_sums). The grid has one block for each run of kThreads keys of every batch entry and head
+// of dterms.
 template <class Config>
 __device__ void dterms_reduce(const BackwardOptionArgs& args) {
   using Element = DtermsElementOf<Config>;

@@ -1,5 +1,5 @@
 // Computes o and lse of a query row from the sums over its keys. If kAddsToSum is set, the head has a logit, whose
-// exponential is added to the row sum. No value belongs to the logit, so the logit only makes o smaller.
+// exponential is added to the row sum. The logit has no row of v, so it only makes o smaller.
 //
 // The logit is merged like another part of the row's keys (merge_rows.cuh), so its magnitude is not limited.
 // Source: OpenAI, gpt-oss-120b and gpt-oss-20b model card (2025), which adds a learned number of each head to the
@@ -30,7 +30,7 @@ namespace attend {
   return -kInfinity;
 }
 
-// Values with which the rows of one query head of one sequence end.
+// Values that are needed to complete o and lse of a row, for one query head of one sequence.
 template <class Config>
 struct RowEnd {
   float kept;   // factor by which entries of p that are not dropped are multiplied

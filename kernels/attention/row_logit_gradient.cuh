@@ -1,5 +1,5 @@
 // Computes the gradient of a head's logit, whose exponential is part of the row sums (row_end.cuh). The gradient of a
-// score is p (dp - <dout, o> + dlse). For the logit, dp is 0, because no value belongs to the logit. So
+// score is p (dp - <dout, o> + dlse). For the logit, dp is 0, because the logit has no row of v. So
 //
 //   d logit = sum over rows of exp(logit - lse) (dlse - <dout, o>)
 //

@@ -116,7 +116,7 @@ ATTEND_HOST_DEVICE float tanh(float x) {
 }
 #endif
 
-// Returns a constant that float32 cannot represent exactly, rounded to Float.
+// Returns a constant, rounded to Float. Used for constants that float32 cannot represent exactly.
 template <class Float>
 ATTEND_HOST_DEVICE Float rounded(double x) {
   return static_cast<Float>(x);

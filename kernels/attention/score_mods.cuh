@@ -37,8 +37,7 @@ struct ScoreModTraits {
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool reads_memory() const { return adds_from_memory || masks_from_memory; }
   // Returns whether every unmasked score is q.k times a constant factor.
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool keeps_products() const { return !transforms && !adds(); }
-  // Returns whether some score differs from the scaled product, or is masked by something other than lengths and
-  // window.
+  // Returns whether a modification changes scores or hides them. Lengths and windows do not count as modifications.
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool changes_scores() const {
     return !keeps_products() || masks_from_memory;
   }
@@ -99,9 +98,9 @@ template <class Config>
   return false;
 }
 
-// Returns the traits that stand for a custom score function in the choice of tiles. The function needs about as many
-// registers as a term computed from positions. If its derivative may differ from 1, the backward pass also needs the
-// registers of a transform.
+// Returns the traits that represent a custom score function when the host chooses tile sizes. The function needs about
+// as many registers as a term computed from positions. If its derivative may differ from 1, the backward pass also
+// needs the registers of a transform.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr ScoreModTraits custom_tile_traits(bool has_slope) {
   return {.transforms = has_slope, .adds_by_position = true};
 }

@@ -7,8 +7,8 @@ namespace attend {
 
 // Inputs of a score function. Rows and keys are counted from the start of the sequence. `batch` is the number of the
 // sequence, and `head` the query head. row_number and key_number are the row and the key as floats, exact below 2^21.
-// Each takes one float addition. row - key is distance_base + distance_step. A summand that is the same for all scores
-// of a tile is part of distance_base.
+// Each of these two floats is computed by one addition. row - key is distance_base + distance_step. A summand that is
+// the same for all scores of a tile is part of distance_base.
 template <class Float>
 struct ScorePoint {
   Float score;

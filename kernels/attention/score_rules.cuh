@@ -25,8 +25,8 @@
 
 namespace attend {
 
-// Multiplies a gradient by a derivative, or by a number that has the derivative as a factor. A gradient of 0 stays 0,
-// because the derivative of a custom score function may be infinite.
+// Multiplies a gradient by a derivative, or by a number that has the derivative as a factor. A gradient of 0 stays 0.
+// Otherwise an infinite derivative of a custom score function would turn it into NaN.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ float times_slope(float gradient, float slope) {
   if constexpr (!Score<Config>::kIsCustomWithSlope) return gradient * slope;
@@ -43,7 +43,7 @@ struct CustomScorePlace {
 };
 
 // A place in a tile at which the custom score function is evaluated. `row` and `key` are the thread's position in the
-// tile. `rows_on` and `keys_on` are compile-time distances from it.
+// tile. `rows_on` and `keys_on` are compile-time distances from this position.
 struct CustomScoreOffset {
   int row, rows_on;
   int key, keys_on;
@@ -177,7 +177,7 @@ struct TileRules {
   }
 
   // Returns the value of score<true>() with the rounding of tensor core kernels (accumulator_scores.cuh). The window is
-  // not applied. Under a causal mask, the last bit of the ALiBi term may differ from those kernels.
+  // not applied. Under a causal mask, the last bit of the ALiBi term may differ from the last bit in those kernels.
   [[nodiscard]] __device__ __forceinline__ float fused_score(float product, int row, int key) const {
     float addend = 0.0f;
     if constexpr (Score<Config>::kAddsFromMemory)

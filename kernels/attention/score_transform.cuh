@@ -1,6 +1,6 @@
 // The transform of scores, which is softcap: s = cap tanh(x / cap) with x = scale q.k.
 //
-// Kernels use the transform through ScoreTransform, and are independent of its function. There are three forms:
+// Kernels call ScoreTransform, and do not depend on the function that it computes. There are three forms:
 // - The exact form computes the score in float32 with the library's tanh. Kernels on CUDA cores use it.
 // - The factored form separates unit_value() from the cap. 16-bit types use a fast tanh. The cap is combined with the
 //   factor in the softmax's exponent.

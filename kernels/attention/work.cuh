@@ -52,8 +52,8 @@ constexpr uint32 kSectionHeads = 16;       // A GPU with 132 multiprocessors and
   return (all_heads + sections - 1) / sections;
 }
 
-// Maps a block to section after section, with `section` heads in each. A section starts with the first tile of all its
-// heads, then has the second tile of all its heads, and so on.
+// Maps blocks to one section after another. Each section has `section` heads. A section starts with the first tile of
+// all its heads, then has the second tile of all its heads, and so on.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr HeadTile in_sections(uint32 block, uint32 tiles, uint32 all_heads,
                                                                 uint32 num_heads, uint32 section) {
   const uint32 first_head = block / (section * tiles) * section;
@@ -63,7 +63,8 @@ constexpr uint32 kSectionHeads = 16;       // A GPU with 132 multiprocessors and
   return {head / num_heads, head % num_heads, rest / heads};
 }
 
-// Like in_sections(), but the last tiles come first. These are the longest row tiles of a head under a causal mask.
+// Maps a block like in_sections(), but each section starts with the last tiles of its heads. These are the longest row
+// tiles of a head under a causal mask.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr HeadTile longest_first_in_sections(uint32 block, uint32 tiles,
                                                                               uint32 all_heads, uint32 num_heads,
                                                                               uint32 section) {

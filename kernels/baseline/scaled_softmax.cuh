@@ -5,8 +5,8 @@
 //           elements. dp and ds may be the same memory. seqlen_k is a multiple of 8, and at most kSeqlenK. Every
 //           address is a multiple of 16 bytes. A row that sees no key gets p = 0.
 // Work:     This is the middle step of attention with S and P in memory. As in Megatron-LM, scale, causal mask and
-//           softmax are fused, so they read the scores once and write them once. A warp has a row, or a block has it if
-//           the row is long. The elements of a row stay in registers.
+//           softmax are fused, so they read the scores once and write them once. One warp processes a row. If rows are
+//           long, one block processes a row. The elements of a row stay in registers.
 // Called:   by src/baseline/scaled_softmax.cpp for the measuring tools. The kernel is a baseline for comparison, and
 //           not a backend.
 // Source:   Shoeybi et al., Megatron-LM (2019), for the idea of fused kernels. No code is copied.

@@ -102,9 +102,9 @@ constexpr int kMostCaptured = 8;  // largest number of captured tensors
 struct BlockMaskArgs {
   const int64* bounds;     // two numbers for each list: its first entry, and the entry behind its last
   const int* entries;      // An entry begins with the number of a tile. Then there is a word for each 64 rows and 64
-                           // keys of the tile: a pattern's number, kAllSeen or kNoneSeen. In the backward pass, these
-                           // words exist for each query head of the group if the heads differ. The last word is then
-                           // RowTileLists::blocks_before()
+                           // keys of the tile: a pattern's number, kAllSeen or kNoneSeen. If the query heads of a group
+                           // differ in the backward pass, each of these heads has separate words. In the backward pass,
+                           // the last word of an entry is RowTileLists::blocks_before()
   const uint32* patterns;  // kPatternWords words for each pattern. A word has one bit for each score of a thread in a
                            // 64 x 64 accumulator
   int64 sequence_stride;   // distance between sequences, in lists. 0 if all sequences share the lists
@@ -157,7 +157,8 @@ struct OptionArgs {
                                       // backward pass without sinks
   int64 row_logit_sequence_stride;    // in elements; 0 if all sequences share the logits
   int64 row_logit_head_stride;        // in elements
-  float transform_cap;                // greater than 0, if kHasTransform (attention/score_transform.cuh)
+  float transform_cap;                // cap of the transform (attention/score_transform.cuh), greater than 0, if
+                                      // kHasTransform
   float dropout_scale;                // 1 / (1 - p), if kHasDropout
   uint32 dropout_key0, dropout_key1;  // members of DropMask with the same names, if kHasDropout
   uint32 dropout_stream, dropout_threshold;
@@ -165,7 +166,7 @@ struct OptionArgs {
                               // key_begin that is not a multiple of 4
   uint32 dropout_head;        // a number that is added to DropMask::head, if kIsPart
   float alibi_shift;          // If kIsPart, ALiBi uses the distance position_step * (i + off - j + alibi_shift)
-  uint32 row_logits_element;  // an ElementType. Kernels read the type at run time, so they do not depend on it
+  uint32 row_logits_element;  // an ElementType. Kernels read the type at run time, so one kernel supports all types
   CapturedTensor captured[kMostCaptured];  // tensors that the custom score function reads, if kHasCustomScore
   BlockMaskArgs block_mask;                // read if kHasBlockMask
   BlockMapArgs block_map;                  // read if kHasBlockMap
@@ -187,8 +188,8 @@ struct BackwardOptionArgs {
   static constexpr const char* kTypeName = "BackwardOptionArgs";
   BackwardArgs base;
   OptionArgs options;
-  void* dterms;                 // gradient of the bias with type DtermsElement and the bias's shape. A dimension of
-                                // size 1 is a sum. May be null
+  void* dterms;                 // gradient of the bias with type DtermsElement and the bias's shape. Has size 1 in
+                                // dimensions over which it is summed. May be null
   float* dterms_sums;           // (batch, num_heads_q, seqlen_k) scratch if dterms is a sum over rows, otherwise null
   void* dlogits;                // gradient of the logits, with type dlogits_element and the logits' shape; may be null
   float* dlogits_parts;         // (num_sequences, num_heads_q, number of row tiles) scratch if dlogits is not null

@@ -19,7 +19,7 @@ enum class Sm80Gradient { kKeysValues, kKeys, kValues, kQueries, kTerms };
 
 // How tiles are assigned to the blocks of a persistent kernel (attention/schedule.cuh).
 enum class Schedule {
-  kStatic,   // block b computes the tiles b, b + blocks, b + 2 * blocks, ...
+  kStatic,   // of n blocks, block b computes the tiles b, b + n, b + 2 n, ...
   kDynamic,  // the next free block computes the next tile
 };
 

@@ -14,13 +14,13 @@ struct ElementInfo {
   ElementType accumulated;  // type in which products of elements are summed
   bool has_descale;         // whether a tensor has descale factors in memory, by which its elements are multiplied when
                             // they are read
-  float unit_roundoff;      // half the distance between neighbouring numbers, relative to their size
+  float unit_roundoff;      // largest relative error of rounding a number to the type
   float smallest_normal;
   bool has_float_range;    // whether the range is about that of float32
   int p_shift;             // kernels store p, which is at most 1, multiplied by 2^p_shift, so that small p are not
                            // rounded to 0
-  int64 most_keys_of_sum;  // if a sum on tensor cores has more keys, it loses more by truncation than by rounding to
-                           // the type
+  int64 most_keys_of_sum;  // largest number of keys that a sum on tensor cores may have. With more keys, truncation
+                           // would cost more accuracy than rounding to the type
 
   // Returns the number of columns of a panel.
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr int panel_columns() const { return kPanelBytes / bytes; }

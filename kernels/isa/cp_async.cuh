@@ -20,7 +20,8 @@ __device__ __forceinline__ void cp_async_16(uint32 smem, const void* gmem, bool 
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(smem), "l"(gmem), "r"(bytes) : "memory");
 }
 
-// Copies 4 bytes in the same way. The modifier .cg supports only 16 bytes, so these copies are cached in L1 too.
+// Copies 4 bytes like the function above copies 16 bytes. The modifier .cg supports only 16 bytes, so these copies are
+// cached in L1 too.
 __device__ __forceinline__ void cp_async_4(uint32 smem, const void* gmem, bool is_inside) {
   const uint32 bytes = is_inside ? 4 : 0;
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(smem), "l"(gmem), "r"(bytes) : "memory");

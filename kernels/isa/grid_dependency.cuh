@@ -6,9 +6,10 @@
 namespace attend {
 
 // Waits until the previous kernel has ended. If every kernel waits, all earlier kernels have then ended too. Their
-// writes are visible afterwards. Every block calls this before it accesses device memory. One exception is a kernel
-// that may run at the same time as the previous kernel, which itself has waited. Such a kernel waits at its end
-// (sm90_producer.cuh). The function returns at once if the launch did not request an early start.
+// writes are visible afterwards. Every block calls this before it accesses device memory. There is one exception. A
+// kernel that may run at the same time as the previous kernel waits only at its end (sm90_producer.cuh). This is
+// correct because the previous kernel has waited for all kernels before it. The function returns at once if the launch
+// did not request an early start.
 __device__ __forceinline__ void wait_for_kernels_before() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");

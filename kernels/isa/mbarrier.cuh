@@ -93,8 +93,8 @@ __device__ __forceinline__ void mbarrier_init_fence() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
-// Position of a user of a ring of kStages buffers. It consists of the number of the buffer, and the parity of the phase
-// of the buffer's barrier.
+// Position of one thread or warp in a ring of kStages buffers. It consists of the number of the buffer, and the parity
+// of the phase of the buffer's barrier.
 template <int kStages>
 struct PipelineState {
   int stage = 0;

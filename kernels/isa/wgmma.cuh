@@ -23,14 +23,14 @@ constexpr int kWgmmaDepth = 16;     // number of elements along the summed dimen
 struct MatrixDescriptor {
   uint64 bits;
 
-  // Describes a tile whose rows run along the summed dimension, as for q and k in q k^T. Groups of 8 rows are
+  // Describes a tile whose rows run along the summed dimension, for example q and k in q k^T. Groups of 8 rows are
   // kSwizzleAtom apart, and the leading offset is not used. advance(32) moves to the next 16 elements, in up to 4 steps
   // of a panel. Then the next panel follows.
   [[nodiscard]] static __device__ __forceinline__ MatrixDescriptor along_rows(uint32 address) {
     return {encode(address, 16)};
   }
-  // Describes a tile whose columns run along the summed dimension, as for v in p v. Panels are `panel_bytes` apart.
-  // advance(16 * kSwizzleBytes) moves to the next 16 elements.
+  // Describes a tile whose columns run along the summed dimension, for example v in p v. Panels are `panel_bytes`
+  // apart. advance(16 * kSwizzleBytes) moves to the next 16 elements.
   [[nodiscard]] static __device__ __forceinline__ MatrixDescriptor down_columns(uint32 address, uint32 panel_bytes) {
     return {encode(address, panel_bytes)};
   }

@@ -1,8 +1,9 @@
-// Products of a warpgroup that initialise an accumulator, and pins of packed operands (see wgmma.cuh).
+// Products of a warpgroup that initialise an accumulator, and pin_registers() for packed operands (see wgmma.cuh).
 //
 // WgmmaOp declares its accumulator as read and written, even if the product overwrites it. So the old values occupy
 // registers until then. WgmmaFresh declares its accumulator as written only, so its registers are free before the
-// product. The backward pass depends on this. With the old values kept, ptxas spilled 128 bytes for each thread.
+// product. The backward pass depends on this. When the old values occupied registers, ptxas spilled 128 bytes for each
+// thread.
 #pragma once
 
 #include "wgmma.cuh"

@@ -1,5 +1,5 @@
-// More widths of WgmmaOp, in addition to 64 and 128 columns (wgmma.cuh). D is 64 x kColumns, with kColumns / 2
-// registers in each thread. PTX ISA: wgmma.mma_async. Requires sm_90a.
+// Defines WgmmaOp for further widths, in addition to the 64 and 128 columns of wgmma.cuh. D is 64 x kColumns, with
+// kColumns / 2 registers in each thread. PTX ISA: wgmma.mma_async. Requires sm_90a.
 #pragma once
 
 #include "wgmma.cuh"

@@ -5,7 +5,7 @@
 // Before:   In rung 04, fa1, a warp has a row. A number of k or v that a lane reads is used in only one product.
 // After:    A block has 16 columns x 32 rows of threads, each with 4 x 4 elements of S and 4 rows of o. A thread uses
 //           each number of q that it reads for 4 keys, and each number of k or v for 4 rows. Between the two products S
-//           lies in shared memory, where a warp for each row computes the softmax.
+//           lies in shared memory, where one warp computes the softmax of each row.
 // Why:      Loads from shared memory were the limit. They fall from at least 1.25 to 0.5 for each fused multiply-add.
 //           Loads of o start before S is computed, and overlap with this computation. With tiles of 2 x 4 this overlap
 //           gave a factor of 1.3.

@@ -10,8 +10,9 @@
 //           cp.async copies k while p v is computed, and v while q k^T is computed. q, k and p are transposed, for a
 //           reason that fp32_product.cuh explains.
 // Why:      Each load feeds 16 multiplications, so fewer instructions are loads. Each of the two register banks
-//           delivers one operand a clock. If products sum over rows of q^T and k^T, two operands a clock are nearly
-//           always enough.
+//           delivers one operand a clock. A multiplication needs three operands. If products sum over rows of q^T and
+//           k^T, successive multiplications reuse one of the operands, so two operands a clock are nearly always
+//           enough.
 // Costs:    A thread needs up to 244 registers, so a multiprocessor has only 8 warps. p is passed through shared
 //           memory.
 // Measured: TFLOP/s for (B, H, S, D) = (batch, heads, rows and keys, d), on an H200 with CUDA 13.0. The rung reaches

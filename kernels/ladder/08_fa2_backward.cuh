@@ -36,7 +36,7 @@
 namespace attend {
 
 // How a block's tiles are divided. Threads form a grid of kThreadsY x kThreadsX. A thread has kRows x kKeys scores,
-// kKeysOut x kDims of dk and dv, and kRows x kDims of dq.
+// kKeysOut x kDims elements of dk and of dv, and kRows x kDims elements of dq.
 template <class Config>
 struct Fa2BackwardShape {
   static constexpr Fa2BackwardTile kTile = {.block_m = Config::kBlockM,

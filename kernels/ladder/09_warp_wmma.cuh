@@ -8,11 +8,12 @@
 // After:    A warp computes 16 x 16 x 16 products. S, P and O are passed through shared memory, where any thread can
 //           read any element.
 // Why:      A tensor core does 8 to 16 times the multiply-adds of the CUDA cores, and operands are half as wide.
-// Costs:    O is read from and written to shared memory for every 32 keys. This is 4 d bytes for each row, twice,
-//           compared with 4 d bytes for k and v together. Rows of a tile lie in the same banks. Every tile of 16 rows
-//           reads all of k and v from the L2 cache. So this rung is slower than rung 08, and so are rungs 10 and 11.
-//           The tensor cores wait for other work, which rungs 12 and 13 make cheap.
-// Measured: 16 TFLOP/s in bfloat16 with batch 2, 16 heads, 8192 rows and keys, d = 128 and no mask. H200, CUDA 13.0.
+// Costs:    O is read from and written to shared memory for every 32 keys. For each of the 16 rows, this is one read
+//           and one write of 4 d bytes. In comparison, k and v together have 4 d bytes for each of the 32 keys. Rows of
+//           a tile lie in the same banks. Every tile of 16 rows reads all of k and v from the L2 cache. So this rung is
+//           slower than rung 08, and so are rungs 10 and 11. The tensor cores wait for other work, which rungs 12 and
+//           13 make cheap. Measured: 16 TFLOP/s in bfloat16 with batch 2, 16 heads, 8192 rows and keys, d = 128 and no
+//           mask. H200, CUDA 13.0.
 // Run:      `attend run --compute warp_wmma --data DIR`, with data made by `attend generate --dtype bf16`.
 // Source:   Dao, FlashAttention-2 (2023), Algorithm 1; CUDA C++ Programming Guide, Warp matrix functions.
 #pragma once

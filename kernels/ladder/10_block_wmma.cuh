@@ -9,10 +9,10 @@
 //           of the columns of S and of O. So a loaded fragment of K or V is used in four products.
 // Why:      Reads from the L2 cache fall to a quarter, from 16 to 64 operations for each byte. Reads of K and V from
 //           shared memory also fall to a quarter.
-// Costs:    Four warps compute parts of each row of S. So the block waits for all of them four times for each tile, and
-//           some of these waits separate the products from the softmax. FlashAttention-2 calls this split-K. O is still
-//           passed through shared memory.
-// Measured: 28 TFLOP/s in bfloat16 with batch 2, 16 heads, 8192 rows and keys, d = 128 and no mask. H200, CUDA 13.0.
+// Costs:    Four warps compute parts of each row of S. So the block waits for all four warps four times for each tile,
+//           and some of these waits separate the products from the softmax. FlashAttention-2 calls this split-K. O is
+//           still passed through shared memory. Measured: 28 TFLOP/s in bfloat16 with batch 2, 16 heads, 8192 rows and
+//           keys, d = 128 and no mask. H200, CUDA 13.0.
 // Run:      `attend run --compute block_wmma --data DIR`, with data made by `attend generate --dtype bf16`.
 // Source:   Dao, FlashAttention-2 (2023), section 3.3, figure 3(a).
 #pragma once

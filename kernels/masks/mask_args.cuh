@@ -13,7 +13,7 @@
 
 namespace attend {
 
-constexpr int kMakerThreads = 256;  // threads of a block in each of the kernels
+constexpr int kMakerThreads = 256;  // number of threads of a block, the same for all of these kernels
 constexpr int kMakerTile = 64;      // number of rows, and of keys, in a tile
 constexpr int kCaptureRun = 64;     // number of elements of a captured tensor's last dimension that share bounds
 constexpr int kUndecidedTile = -3;  // value of a tile's kind, in addition to kAllSeen and kNoneSeen
@@ -77,7 +77,8 @@ struct MaskMakerArgs {
   int* numbers;            // (most_places). Number of the pattern at each place
   uint64* patterns;        // (most_places, 64). Different patterns in the order of their numbers. The first
                            // kFirstPatterns are unused
-  uint64* first_patterns;  // (kFirstPatterns, 64). The first patterns, next to data that the host copies in any case
+  uint64* first_patterns;  // (kFirstPatterns, 64). The first patterns. They are stored next to data that the host
+                           // always copies
   MadeEntry* entries;      // (most_entries)
   MadeRow* rows;           // (rows of tiles of all heads)
   uint64* cleared;         // (num_cleared). Memory that mask_ranges clears. It contains `table` and `counts`, which are

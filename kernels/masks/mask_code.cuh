@@ -2,8 +2,8 @@
 // uses the bounds of mask_bounds.cuh and defines these classes:
 //
 // - MaskValueCode::evaluate(point, MaskCode::Tensors, bool&) computes whether a pair is seen (src/expr/print.hpp).
-// - MaskBoundsCode::evaluate(BoundsPoint, CaptureBounds, Bools&) computes whether all pairs, or any, are seen
-//   (src/expr/print_bounds.hpp).
+// - MaskBoundsCode::evaluate(BoundsPoint, CaptureBounds, Bools&) computes whether all pairs are seen, and whether any
+//   pair is seen (src/expr/print_bounds.hpp).
 // - MaskCode::number(capture, data, place) returns an element of a captured tensor.
 #pragma once
 

@@ -1,8 +1,8 @@
 // Runs after mask_kinds. Evaluates a mask function at the pairs of the tiles that bounds have not decided.
 //
 // Work:     A warp has a tile, and each lane has two of the tile's rows. The warp evaluates one key after another. For
-//           each key, two ballots yield the bits of all rows. Each lane does 128 evaluations. Warps process tiles in
-//           strides of the grid.
+//           each key, two ballots yield the bits of all rows. Each lane does 128 evaluations. If the grid has n warps,
+//           each warp processes every n-th undecided tile.
 // Memory:   The kernel writes 4 bytes for each tile, and 512 bytes for each new pattern.
 #pragma once
 

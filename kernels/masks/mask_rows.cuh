@@ -29,12 +29,12 @@ struct RowOfKinds {
   }
 };
 
-// Sums of a number that each warp has: over the warps before this one, and over all warps.
+// Two sums of a number that each warp passes. The first is over the warps before this one, the second over all warps.
 struct SumOfWarps {
   int before, all;
 
-  // Computes the sums. All threads of the block call it. `own` is the warp's number, which is the same in all lanes.
-  // `numbers` is a buffer with one element for each warp.
+  // Computes the sums. All threads of the block call it. `own` is the number that this warp passes, which is the same
+  // in all lanes. `numbers` is a buffer with one element for each warp.
   template <int kWarps>
   [[nodiscard]] static __device__ __forceinline__ SumOfWarps of(int own, int (&numbers)[kWarps]) {
     const int warp = static_cast<int>(threadIdx.x) / kWarpThreads;

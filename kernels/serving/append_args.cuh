@@ -34,8 +34,8 @@ static_assert(sizeof(TableArgs) == 2 * 8 + 2 * 4);
 // Source and destination of the rows of k, of v, or of q, and the operations on them.
 struct AppendPart {
   RowsArgs from;          // f32, f16 or bf16 (batch, heads, seqlen, cols)
-  RowsArgs to;            // For k and v, any type (blocks, heads, block_size, cols). For q, type and shape of `from`,
-                          // or `from` itself
+  RowsArgs to;            // For k and v, any type (blocks, heads, block_size, cols). For q, `to` has the type and shape
+                          // of `from`, and may be `from` itself
   SequenceRowsArgs rows;  // sequences to which the rows of `from` belong
   DescaleArgs descale;    // descale factors of `to`. Unused for q
   TableArgs norm;         // weights of the norm. Unused for v

@@ -38,7 +38,7 @@ __device__ __forceinline__ void fetch_arguments(const DecodeArgs& args, uint32* 
   }
 }
 
-// Runs a role, which is the computing or the loading of the block, with the block's schedule. The first schedule is
+// Runs a role with the block's schedule. The two roles of warps are computing and loading. The first schedule is
 // computed from the arrays' contents while the previous kernel still runs. If the contents have changed when that
 // kernel ends, the schedule and the work start again.
 template <class Config, class Role>

@@ -51,9 +51,9 @@ struct DecodeArgs {
 static_assert(sizeof(DecodeArgs) ==
               (2 * sizeof(TensorMapArg) + 11 * 8 + 5 * 24 + 8 * 8 + sizeof(CacheArgs) + 9 * 4 + 63) / 64 * 64);
 
-// Storage for the successive launches of one stream. It holds a counter of launches. From kDecodeHeaderBytes on, it
-// holds the nodes that blocks exchange, either as packets or as large nodes with tags. Calls with large nodes use
-// separate storage.
+// Storage for the successive launches of one stream. It begins with a counter of launches. From byte kDecodeHeaderBytes
+// on, it holds the nodes that blocks exchange, either as packets or as large nodes with tags. Calls with large nodes
+// use separate storage.
 //
 // Each launch increases the counter by kDecodeLaunch in total. Every block adds its share after it has read all of its
 // data. The upper word changes only when the last share is added. So every running block finds the launch number in the
@@ -65,13 +65,14 @@ constexpr int kDecodeHeaderBytes = 256, kDecodeLongRowsAt = 128;
 constexpr uint64 kDecodeLaunch = uint64{1} << 32;
 constexpr int kMostDecodeBlocks = 1 << 15;
 
-// Largest numbers of nodes that a block writes for a part that starts inside an item (kDecodeInnerNodes), and for the
-// first part of an item (kDecodeLeadingNodes).
+// A block that computes a part of an item writes tree nodes for another block. kDecodeInnerNodes is the largest number
+// of these nodes if the part starts inside the item. kDecodeLeadingNodes is the largest number if the part is the first
+// one of the item.
 constexpr int kDecodeInnerNodes = 12, kDecodeLeadingNodes = 8;
 constexpr int kDecodeNodesOfBlock = kDecodeInnerNodes + kDecodeLeadingNodes;
 
-// Returns the largest number of nodes on a block's stack, for a tree with `levels` levels. These are the nodes of a
-// part of an item that have no left neighbour in this part, and one node of each level.
+// Returns the largest number of nodes on a block's stack, for a tree with `levels` levels. The stack holds nodes
+// without a left neighbour in the block's part of the item. It also holds up to one node of each level.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_stack_nodes(int levels) {
   return kDecodeInnerNodes / 2 + levels + 2;
 }

@@ -100,8 +100,8 @@ class DecodeColumnsSteps : public DecodeTeam<Config> {
     return step;
   }
   __device__ __forceinline__ void wait_for_first_part(const Step& step) const {
-    block_.ring.full(step.place.stage, 0).wait(step.place.parity);  // waits until the columns of the first part are in
-                                                                    // the slot
+    block_.ring.full(step.place.stage, 0).wait(step.place.parity);  // waits until the slot holds the columns of its
+                                                                    // first part
     if constexpr (!Config::kHasBoxes) fence_smem_for_async();       // orders ordinary copies before wgmma's reads
   }
   // Waits until the columns of the second part are in the slot. Reads the bits of the existing keys.
@@ -180,7 +180,8 @@ class DecodeColumnsSteps : public DecodeTeam<Config> {
     Leaf::weigh(s, factor, top, sums);
     Leaf::pack(s, p);
   }
-  // Prepares the values of a step for the product. Afterwards, a value is finite if some row does not see its key.
+  // Prepares the values of a step for the product. If some row does not see a key, all values of this key are finite
+  // afterwards.
   __device__ __forceinline__ void clean(const Step& step) {
     char* values = Leaf::values_of(step.slot, role_.part);
     if (step.existing != ~uint64{0}) leaf_.clear_missing(values, step.existing, role_.again());

@@ -44,11 +44,12 @@ class DecodeCompute : DecodeStepsFor<Config>::Type {
  public:
   __device__ __forceinline__ explicit DecodeCompute(const DecodeContext<Config>& block) : Steps(block) {}
 
-  // Computes all pieces of the block. If the block computes the end of its first item but not the begin, it then merges
+  // Computes all pieces of the block. If the block computes the end of its first item but not the start, it then merges
   // the nodes of that item. `is_early` is set if the previous kernel may still be running. Returns false if the early
   // schedule is incorrect for this call.
   __device__ __forceinline__ bool run(bool is_early) {
-    // Offsets of packed rows may not be final yet. The rows at these offsets may not exist, and are not read yet
+    // The previous kernel may still change the offsets of packed rows, and the current offsets can point to missing
+    // rows. So the rows are not read yet
     bool has_rows = !is_early || block_.args.cu_seqlens_q == nullptr;
     if (!begin(is_early, has_rows)) return false;
 #pragma unroll 1

@@ -179,8 +179,8 @@ template <class Config>
 
 // The key that a loading lane copies in an upcoming step.
 struct DecodeAskedKey {
-  int block;  // in a contiguous cache, the cache row. In a paged cache, the page table's entry, which may not be a
-              // valid page
+  int block;  // in a contiguous cache, the cache row. In a paged cache, the page table's entry, which can be an invalid
+              // page
   int row;    // row in the block. -1 if the sequence has no such key, or if no query row sees it
   int sequence_or_part;  // the part of the ring if kLeavesInTurns is set, otherwise the sequence
   int head;              // head of the cache. -1 if there are no more steps

@@ -62,7 +62,7 @@ struct DecodeCopy {
     }
   }
 
-  // Copies 32 rows to shared memory, the first of them to `to`. `from` is the offset of the lane's row from `base`, in
+  // Copies 32 rows to shared memory, from address `to` on. `from` is the offset of the lane's row from `base`, in
   // elements. If it is negative, the row becomes zeros. `stride` is the distance between neighbouring rows, in
   // elements.
   static __device__ __forceinline__ void rows(char* to, const char* base, int64 from, int64 stride, int lane) {

@@ -33,8 +33,10 @@ __device__ __forceinline__ void store_packet(void* to, float x, float y, float z
   return static_cast<const volatile uint32*>(args.storage)[1];
 }
 
-// Returns how many blocks of the previous launch with the same storage have ended, or 0 if all or none have. The first
-// block adds a negative number, so the counter is negative from the end of that block until the last block ends.
+// Returns the number of blocks of the previous launch that have ended. Returns 0 if no block or every block has ended.
+// The two launches use the same storage. Each block changes the counter's low word when it ends. Block 0 subtracts
+// gridDim.x - 1 from the low word, and every other block adds 1 to it. So the low word is negative from the end of
+// block 0 until the last block ends.
 [[nodiscard]] __device__ __forceinline__ int ended_blocks(const DecodeArgs& args) {
   const int count = static_cast<int>(static_cast<const volatile uint32*>(args.storage)[0]);
   return count < 0 ? count + static_cast<int>(gridDim.x) : count;
@@ -50,7 +52,7 @@ __device__ __forceinline__ void end_launch(const DecodeArgs& args) {
 struct ListedNode {
   uint32 place;  // number of the node's slot, counted over all blocks
   short level;   // level in the tree
-  short merges;  // number of stack nodes that merge with it, at this level and the levels above
+  short merges;  // number of stack nodes that merge with this node, at its level and at the levels above
 };
 static_assert(sizeof(ListedNode) == kDecodeListedBytes);
 
@@ -169,7 +171,8 @@ struct DecodeNodes {
 };
 
 // Calls visit(number, begin, level) in order for the nodes of the units [begin, end) of an item. Returns the number of
-// nodes. The first node of an item may begin before the item's first unit, because there are no keys between the two.
+// nodes. The first node of an item may begin before the item's first unit. This is correct, because the rows see no key
+// between the start of the node and the first unit.
 template <int kLeafShift, class Visit>
 __device__ __forceinline__ int for_each_node(int begin, int end, bool begins_item, bool ends_item, const Visit& visit) {
   int count = 0;
@@ -202,8 +205,8 @@ template <class Schedule>
   return static_cast<int>(Schedule::Numbers::divide(item.first, schedule.share));
 }
 
-// Lists the nodes of an item in 32 blocks, from block `first` up to this block. One warp calls it. Returns the number
-// of nodes.
+// Lists the nodes that up to 32 blocks have for an item. These blocks have the numbers from `first` on, up to the
+// number of this block. One warp calls the function. Returns the number of nodes.
 template <class Schedule>
 __device__ __forceinline__ int list_nodes(const Schedule& schedule, const typename Schedule::Item& item, int first,
                                           ListedNode* list) {

@@ -145,9 +145,9 @@ struct DecodeLeaf {
     }
   }
 
-  // Multiplies the scores of an 8-bit cache by the descale factors of the keys and by the units of the query rows.
-  // `of_low` is the factor of the key of elements 0 and 1 of each s[n]. `of_high` is the factor of the key of elements
-  // 2 and 3 of each s[n].
+  // Multiplies the scores of an 8-bit cache by the descale factors of the keys, and by DecodeRow::unit of the query
+  // rows. `of_low` is the factor of the key of elements 0 and 1 of each s[n]. `of_high` is the factor of the key of
+  // elements 2 and 3 of each s[n].
   static __device__ __forceinline__ void multiply_keys(float (&s)[kEights][4], float of_low, float of_high,
                                                        const DecodeRow* rows, int lane) {
     const float low = multiplier(of_low), high = multiplier(of_high);
@@ -162,9 +162,9 @@ struct DecodeLeaf {
     }
   }
 
-  // Writes the largest exponent of the values' descale factors to shared memory for each row. The other warps of the
-  // team read it. Keys that the row does not see are ignored, because the result of a row must not depend on hidden
-  // keys.
+  // For each row, writes the largest exponent among the values' descale factors to shared memory. The other warps of
+  // the team read this exponent. Keys that the row does not see are ignored, because the result of a row must not
+  // depend on hidden keys.
   static __device__ __forceinline__ void share_exponents(const float (&s)[kEights][4], const float2* factors,
                                                          bool all_visible, int* exponents, const Role& role) {
     int of_keys[2];

@@ -24,9 +24,10 @@ class DecodeLoader {
   __device__ __forceinline__ DecodeLoader(const DecodeContext<Config>& block, int warp, int lane)
       : args_(block.args), cursor_(block.cursor), ring_(block.ring), told_(block.told()), warp_(warp), lane_(lane) {}
 
-  // Returns the number of steps to prefetch into L2, normally the number of steps that the ring holds. If no launch of
-  // decode is running, the number is small, because prefetching takes longer than it saves. If most blocks of the
-  // previous launch have ended, the number is 0, because that launch is about to end.
+  // Returns the number of steps to prefetch into L2, normally the number of steps that the ring holds. If no previous
+  // decode launch is running, the number is small, because a longer prefetch would take more time than it saves. If
+  // most blocks of the previous launch have ended, the number is 0, because that launch is about to end and this block
+  // can soon load.
   [[nodiscard]] static __device__ __forceinline__ int steps_to_fetch(int ended_before) {
     constexpr int kFew = 1, kMost = ceil_div(Config::kSlots, kSlotsOfStep<Config>);
     if (ended_before == 0) return kFew;
@@ -170,7 +171,7 @@ class DecodeLoader {
     const int number = slot();
     const uint32 existing = __ballot_sync(kAllLanes, row.exists());
     if constexpr (Sizes::kSlotParts == 1) {
-      ring_.empty(number).wait(place_.parity ^ 1);  // waits until the slot's readers are done; it may then be
+      ring_.empty(number).wait(place_.parity ^ 1);  // waits until the slot has been read; the slot may then be
                                                     // overwritten
       copy<Config::kHeadDim, typename Sizes::KRows>(args_.k, args_.k_stride, args_.k_map, asked, row, existing);
       if (lane_ == 0) ring_.existing(number)[warp_] = existing;
@@ -191,20 +192,20 @@ class DecodeLoader {
     using Copy = DecodeCopy<Config, Config::kHeadDim, typename Sizes::KRows>;
     const int number = slot();
     char* to = ring_.slot(number) + warp_ * kWarpThreads * Sizes::KRows::kPitch;
-    ring_.empty(number, 0).wait(place_.parity ^ 1);  // waits until the readers of the first part are done; it may then
-                                                     // be overwritten
+    ring_.empty(number, 0).wait(place_.parity ^ 1);  // waits until the first part has been read; this part may then be
+                                                     // overwritten
     if constexpr (Config::kHasBoxes) {
       const Box box = box_of(asked, row, existing);
       Copy::template boxes<0, kOfFirst>(to, args_.k_map, ring_.full(number, 0), box.place, box.rows, box.begins,
                                         policy_, lane_);
       arrive<0>();
-      ring_.empty(number, 1).wait(place_.parity ^ 1);  // waits until the readers of the second part are done; it may
-                                                       // then be overwritten
+      ring_.empty(number, 1).wait(place_.parity ^ 1);  // waits until the second part has been read; this part may then
+                                                       // be overwritten
       Copy::template boxes<kOfFirst, kPanels>(to, args_.k_map, ring_.full(number, 1), box.place, box.rows, box.begins,
                                               policy_, lane_);
     } else {
-      ring_.empty(number, 1).wait(place_.parity ^ 1);  // waits until the readers of the second part are done; it may
-                                                       // then be overwritten
+      ring_.empty(number, 1).wait(place_.parity ^ 1);  // waits until the second part has been read; this part may then
+                                                       // be overwritten
       Copy::rows(to, static_cast<const char*>(args_.k), offset(asked, row, args_.k_stride), args_.k_stride.row, lane_);
       arrive<0>();
     }
@@ -212,7 +213,8 @@ class DecodeLoader {
   }
   __device__ __forceinline__ void load_values(const DecodeAskedKey& asked, const CachePlace& row) {
     const int number = slot();
-    ring_.empty(number).wait(place_.parity ^ 1);  // waits until the slot's readers are done; it may then be overwritten
+    ring_.empty(number).wait(place_.parity ^ 1);  // waits until the slot has been read; the slot may then be
+                                                  // overwritten
     copy<Config::kHeadDimV, typename Sizes::VRows>(args_.v, args_.v_stride, args_.v_map, asked, row,
                                                    __ballot_sync(kAllLanes, row.exists()));
     arrive<0>();

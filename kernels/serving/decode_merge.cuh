@@ -15,9 +15,9 @@ class DecodeMerge {
   using Share = DecodeShareOf<Config>;
   using Stack = DecodeStack<Config, Share>;
 
-  // Merges the nodes that Nodes::gather() has copied, in order, with the nodes on the stack, which precede them. All
-  // lanes of a warp must call it. A lane that is not live merges nothing. Returns the last node, and leaves the
-  // incomplete nodes on the stack.
+  // Merges the nodes that Nodes::gather() has copied. The nodes on the stack precede these nodes and take part in the
+  // merge. The order of the nodes is kept. All lanes of a warp must call it. A lane that is not live merges nothing.
+  // Returns the last node. Nodes that still wait for a right neighbour stay on the stack.
   [[nodiscard]] static __device__ __forceinline__ Share run(const Nodes& nodes, const ListedNode* list, int count,
                                                             char* shared, Stack& stack, bool is_live) {
     if constexpr (kAtOnce == 1) {
@@ -54,7 +54,7 @@ class DecodeMerge {
     uint32 alive = kAllLanes >> (kWarpThreads - count);  // nodes that have not been merged into another one
 #pragma unroll 1
     for (int level = __reduce_min_sync(kAllLanes, static_cast<int>(own.level)); level < end; ++level) {
-      // Nodes that merge with their left neighbours, which are complete at this level
+      // Whether the lane's node merges with its left neighbour at this level. The left neighbour is complete by then
       const bool is_right = own.level <= level && level < own.level + own.merges;
       // -1 if the left neighbour is on the stack
       const int left = 31 - __clz(static_cast<int>(alive & ((1u << lane) - 1)));

@@ -1,9 +1,9 @@
 // The order in which the steps of a piece pass through the ring.
 //
 // By default the steps pass in the order of their keys. If two warpgroups compute alternating leaves (kLeavesInTurns),
-// the steps of two leaves alternate. The first warpgroup computes the first, third, fifth and so on leaf of a piece,
-// and the second warpgroup computes the other leaves. So the two warpgroups have work at the same time, and the nodes
-// of the tree do not change.
+// the steps of two leaves alternate. The first warpgroup computes the leaves 0, 2, 4 and so on of a piece. The second
+// warpgroup computes the leaves 1, 3, 5 and so on. So the two warpgroups have work at the same time, and the nodes of
+// the tree do not change.
 #pragma once
 
 #include "decode_tree.cuh"

@@ -1,4 +1,5 @@
-// A piece is the part of an item that one block computes. It is a range of units, and the keys in it that the rows see.
+// A piece is the part of an item that one block computes. A piece consists of a range of units, and of the range of
+// keys in these units that the rows see.
 #pragma once
 
 #include "decode_schedule.cuh"
@@ -16,7 +17,7 @@ struct DecodePiece {
 
   [[nodiscard]] __device__ __forceinline__ bool is_whole() const { return begins_item && ends_item; }
 
-  // Returns the piece of an item. [begin, end) are the numbers of the block's work.
+  // Returns the piece of an item. The units of the block's work have the numbers [begin, end).
   template <class Number>
   [[nodiscard]] static __device__ __forceinline__ DecodePiece of(const DecodeArgs& args, const DecodeItem<Number>& item,
                                                                  Number begin, Number end, int row_shift) {
@@ -68,7 +69,7 @@ struct DecodeCursor {
   Number number;      // number of the first unit of the piece
   Number begin, end;  // numbers [begin, end) of the block's work
   bool is_done;       // whether there is no further piece
-  bool merges;        // whether the block computes the end, but not the begin, of the item of its first piece
+  bool merges;        // whether the block computes the end, but not the start, of the item of its first piece
 
   // Computes the schedule, and sets the cursor to the block's first piece. One warp calls it. Other warps may read the
   // schedule and the cursor after a barrier. `kept` is room in shared memory for the sequences, or null.
@@ -112,8 +113,8 @@ struct DecodeCursor {
   }
 
  private:
-  // Sets the piece whose first unit has the number `to`. The piece lies in this item or in the next. The piece may not
-  // exist if the schedule was computed from other lengths. In that case the function sets is_done.
+  // Sets the piece whose first unit has the number `to`. The piece lies in this item or in the next. If the schedule
+  // was computed from other lengths, there may be no such piece. In that case the function sets is_done.
   __device__ __forceinline__ void go_to(const DecodeArgs& args, const DecodeSequence* kept, Number to) {
     if constexpr (decode_moves_registers(DecodeSizes<Config>::kTile)) {
       find(args, kept, to);  // inlined, because setmaxnreg has no effect in a kernel with function calls

@@ -24,8 +24,8 @@ struct DecodeProducts {
   static constexpr int kDepths = ceil_div(Config::kHeadDim, kMmaDepth);
   static constexpr bool kQInRegisters = kEights * kDepths * 2 <= 48;
 
-  // Two depths of q for each group of eight rows. matrix[0] and matrix[1] belong to the first depth, and matrix[2] and
-  // matrix[3] to the second.
+  // Two depths of q for each group of eight rows. A depth is kMmaDepth columns of q, over which one product sums.
+  // matrix[0] and matrix[1] belong to the first depth, and matrix[2] and matrix[3] to the second.
   LoadedMatrices q[kQInRegisters ? kEights : 1][kQInRegisters ? ceil_div(kDepths, 2) : 1];
 
   [[nodiscard]] static __device__ __forceinline__ LoadedMatrices load_q(const char* rows, int lane, int n,
@@ -45,8 +45,8 @@ struct DecodeProducts {
     }
   }
 
-  // Accumulates all depths in one sum, whatever the number of rows. So the bits of a score do not depend on the other
-  // rows.
+  // Accumulates all depths in one sum for any number of rows. So the bits of a score do not depend on how many other
+  // rows there are.
   __device__ __forceinline__ void scores(float (&s)[kEights][4], const char* keys, const char* q_rows, int lane) const {
     const uint32 row = smem_address(keys) + KRows::place(lane % 16, lane / 16);
 #pragma unroll
@@ -91,7 +91,7 @@ struct DecodeProducts {
     }
   }
 
-  // Returns the number, within a 16-column tile of o, of the column that the lane holds in element `element`.
+  // Returns the column of the lane's element `element`, counted from the first column of a 16-column tile of o.
   [[nodiscard]] static __device__ __forceinline__ int column(int lane, int element) {
     return lane / 4 + element / 2 * 8;
   }

@@ -141,8 +141,8 @@ requires(Config::kElement != ElementType::kF32 &&
     for (int n = 0; n < kEights; ++n) s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0.0f;
 #pragma unroll
     for (int depth = 0; depth < kDepths; depth += 2) {
-      const LoadedMatrices k = ldmatrix_x4(KRows::behind(row, depth));  // a 16-byte chunk holds one depth of 16 keys'
-                                                                        // elements
+      const LoadedMatrices k = ldmatrix_x4(KRows::behind(row, depth));  // for each of 16 keys, a 16-byte chunk holds
+                                                                        // the elements of one depth
 #pragma unroll
       for (int of_pair = 0; of_pair < 2; ++of_pair) {
         if (depth + of_pair >= kDepths) continue;

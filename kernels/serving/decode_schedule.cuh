@@ -1,10 +1,10 @@
 // Assigns the work of a decode call to blocks. The units of all items are divided into equal shares, in order.
 //
-// The units are numbered sequence by sequence and item by item. An item takes `numbers()` consecutive numbers, which
-// may be more than its units. Block b has the numbers [boundary(b), boundary(b + 1)). A boundary lies near b * share,
-// at a place that cuts few nodes of the tree (decode_tree.cuh). If possible, it lies between two items. Otherwise it is
-// the unit that is a multiple of the highest power of two. Every block computes the same boundaries from the sequence
-// lengths, which are available only on the device.
+// The units are numbered sequence by sequence and item by item. An item gets `numbers()` consecutive numbers, of which
+// some at the end may have no unit. Block b has the numbers [boundary(b), boundary(b + 1)). A boundary lies near b *
+// share, at a place that cuts few nodes of the tree (decode_tree.cuh). If possible, it lies between two items.
+// Otherwise it is the unit near b * share whose number is a multiple of the highest power of two. Every block computes
+// the same boundaries from the sequence lengths, which are available only on the device.
 //
 // If kLeavesRoom is set, another kernel runs at the same time and handles sequences with many rows. Some blocks then
 // get no work and end at once. Half of the blocks are enough to keep memory busy, and the other kernel uses the
@@ -61,9 +61,9 @@ struct DecodeSchedule {
   Number slack;  // largest distance between a boundary and a multiple of `share`
   int of_each;   // value of DecodeItem::of_each for all items
 
-  // Computes the schedule. One warp calls it. Returns the number at which the block's work begins in lane 0, and the
-  // number at which it ends in lane 1. Sets `item` to the item that has this number or ends there. `kept` is an array
-  // that receives the sequences, or null.
+  // Computes the schedule. One warp calls it. Units of work are numbered. In lane 0 the function returns the number at
+  // which the block's work begins, and in lane 1 the number at which it ends. Sets `item` to the item to which the
+  // lane's number belongs. `kept` is an array that receives the sequences, or null.
   [[nodiscard]] __device__ __forceinline__ Number make(const DecodeArgs& args, DecodeSequence* kept, Item& item) {
     const int lane = static_cast<int>(threadIdx.x) % kWarpThreads;
     const Run run = Run::of(args, kept, lane);
@@ -98,8 +98,8 @@ struct DecodeSchedule {
     return item.first + snapped(item, ideal);
   }
 
-  // Returns the boundary for an ideal number that lies in the item or near it, as a distance from the item's first
-  // unit.
+  // Returns the boundary that replaces the number `ideal`, which lies in the item or near it. The result is counted
+  // from the item's first unit.
   [[nodiscard]] __device__ __forceinline__ int snapped(const Item& item, Number ideal) const {
     const int begin = item.span.begin_unit, numbers = item.numbers();
     if (ideal - slack <= item.first) return 0;
@@ -193,8 +193,8 @@ struct DecodeSchedule {
       if (number - first < of_sequence || sequence + 1 >= args.num_sequences) break;
       first += of_sequence;
     }
-    // A previous kernel may still be writing the offsets of sequences. Until it has finished, they may hold any values,
-    // and more items may result than can be numbered. The clamp ensures that the item exists
+    // A previous kernel may still be writing the offsets of sequences. Until that kernel has finished, the offsets may
+    // hold any values, and the computed index may lie beyond the last item. The clamp ensures that the item exists
     const uint32 index = static_cast<uint32>(Numbers::divide(number - first, item.numbers()));
     item.index = static_cast<int>(min(index, static_cast<uint32>(max(item.span.items, 1) - 1)));
     item.first = first + static_cast<Number>(item.index) * item.numbers();
@@ -241,9 +241,9 @@ struct DecodeSchedule {
     share = max(Numbers::divide(total + (blocks - 1), blocks), static_cast<Number>(least_share(most)));
     slack = share / 32;
     if (total == 0) return;
-    // With slightly fewer blocks, memory is equally busy
+    // The share may grow a little. Fewer blocks then have work, but they still keep memory busy
     const Number largest = share + static_cast<Number>(static_cast<uint64>(share) / 24);
-    if (all_alike) {  // share of complete items, if it is not larger
+    if (all_alike) {  // tries a share that consists of complete items
       const Number whole = Numbers::divide(share + (most - 1), most) * most;
       if (whole <= largest) {
         share = whole;

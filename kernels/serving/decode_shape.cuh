@@ -105,8 +105,8 @@ constexpr int kDecodeSlotsAhead = 3;
   const int v_row = decode_slot_row_bytes(t.head_dim_v, t.cache_bytes, decode_has_panels(t));
   return kStepKeys * (t.values_are_keys != 0 || k_row > v_row ? k_row : v_row);
 }
-// Row pitch and size of q, and row pitch of a step's probabilities, in bytes. The size covers the rows of all teams. If
-// by_warpgroup is set, q lies in panels with rows of 128 bytes, and probabilities stay in registers.
+// Three sizes in bytes: the row pitch of q, the size of q for the rows of all teams, and the row pitch of a step's
+// probabilities. If by_warpgroup is set, q lies in panels with rows of 128 bytes, and probabilities stay in registers.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_q_row(const DecodeTile& t) {
   return t.by_warpgroup != 0 ? round_up(t.head_dim * t.q_bytes, kSwizzleBytes)
                              : decode_row_bytes(t.head_dim, t.q_bytes, 32);
@@ -118,8 +118,8 @@ constexpr int kDecodeSlotsAhead = 3;
   return t.by_warpgroup != 0 ? 0 : decode_row_bytes(kStepKeys, t.q_bytes, 16);
 }
 
-// Number of 16-column tiles of o, and the largest number of them in one warp. Warp w of a team has the tiles w, w + 4,
-// and so on.
+// Number of 16-column tiles of o, and the largest number of such tiles that one warp has. Warp w of a team has the
+// tiles w, w + 4, and so on.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_column_tiles(const DecodeTile& t) {
   return ceil_div(t.head_dim_v, 16);
 }
@@ -131,9 +131,9 @@ constexpr int kDecodeSlotsAhead = 3;
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_warpgroup_columns(const DecodeTile& t) {
   return round_up(ceil_div(t.head_dim_v, t.column_parts), kPanelColumns);
 }
-// Number of partial sums of p that a thread of a warpgroup holds for each row. If column_parts is 1, the thread has one
-// sum for each set of key positions that a thread of a team adds up. Results are then bit-identical to those of a team.
-// Otherwise the thread has one sum.
+// Number of partial sums of p that a thread of a warpgroup holds for each row. If column_parts is 1, the thread keeps
+// separate sums for the key positions that different threads of a team would add up. The results are then bit-identical
+// to those of a team. Otherwise the thread has one sum.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_warpgroup_sums(const DecodeTile& t) {
   return t.column_parts > 1 ? 1 : 2 * kTeamWarps;
 }
@@ -145,8 +145,8 @@ constexpr int kDecodeSlotsAhead = 3;
   return t.by_warpgroup != 0 ? decode_warpgroup_columns(t) / 2 + 2 + 2 * decode_warpgroup_sums(t)
                              : (decode_owned_tiles(t) + 1) * (t.rows / 8) * 4;
 }
-// Number of floats of a thread's share of a node. This is a share of a state, or one of its two rows if half_rows is
-// set.
+// Number of floats of a thread's share of a node. The share of a node equals the thread's share of a state. If
+// half_rows is set, it is only one of the two rows of that share.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_share_floats(const DecodeTile& t) {
   return t.half_rows != 0 ? decode_owned_tiles(t) * 2 + 2 : decode_state_floats(t);
 }
@@ -154,8 +154,8 @@ constexpr int kDecodeSlotsAhead = 3;
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_node_packets(const DecodeTile& t) {
   return ceil_div(decode_share_floats(t), 3);
 }
-// Whether a node is too large for the ring. Such a node is exchanged through device memory, in the layout of stack
-// nodes, and has a tag for each warp (decode_large_nodes.cuh).
+// Whether a tree node is too large for the ring in shared memory. Blocks exchange such a node through device memory.
+// Its layout is that of stack nodes, with one tag for each warp (decode_large_nodes.cuh).
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool decode_has_large_nodes(const DecodeTile& t) {
   return t.column_parts > 1;
 }
@@ -167,7 +167,7 @@ constexpr int kDecodeSlotsAhead = 3;
   return (ceil_div(decode_state_floats(t), 4) * 16 + 4) * decode_state_threads(t);
 }
 
-// Number of tags of a large node, one 32-bit word each. The tags of all nodes follow the storage's header. Layouts
+// Number of tags of a large node. A tag is a 32-bit word. The tags of all nodes follow the storage's header. Layouts
 // without large nodes leave these bytes unused, so data of an earlier call cannot be mistaken for a tag.
 constexpr int kDecodeTagsOfNode = 8;
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_tag_bytes(int blocks) {
@@ -182,8 +182,9 @@ constexpr int kDecodeTagsOfNode = 8;
   return t.by_warpgroup != 0 || t.stack_nodes <= kFew;
 }
 
-// The leaves of the tree are 2^shift times as long if merging a node takes as long as several steps (decode_tree.cuh).
-// Tiles of several row counts must give bit-identical results, so the shift does not depend on the number of rows.
+// Returns the leaf shift. If merging a node takes as long as several steps, the leaves of the tree are 2^shift times as
+// long as usual (decode_tree.cuh). Tiles with different numbers of rows must give bit-identical results, so the shift
+// does not depend on the number of rows.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_leaf_shift(const DecodeTile& t) {
   constexpr int kLongColumns = 512;
   return t.column_parts > 1 ? 5 : t.head_dim_v >= kLongColumns ? 2 : 0;
@@ -203,8 +204,8 @@ constexpr int kDecodeTagsOfNode = 8;
   return (t.values_are_keys != 0 ? t.slots : ceil_div(t.slots, 2)) + 1;
 }
 
-// Number of floats that a team's warps exchange in a step: for each row and warp, the maximum or the sum over the
-// warp's keys.
+// Number of floats that a team's warps exchange in a step. For each row, each warp writes one float: the maximum or the
+// sum over the warp's keys.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_team_stats(const DecodeTile& t) {
   return kTeamWarps * t.rows;
 }

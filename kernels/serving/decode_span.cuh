@@ -34,9 +34,9 @@ struct DecodeSpan {
   int end_unit;
   int tiles;  // number of row tiles for each key head
   int items;  // number of items. 0 if there are no rows, or more than DecodeArgs::most_rows
-  // Size of an item's range in the numbering of the work (decode_schedule.cuh). This is its number of units, rounded up
-  // to a complete last leaf. So boundaries at multiples of a share fall between items, and few blocks have parts of two
-  // items, for every length.
+  // Size of an item's range in the numbering of the work (decode_schedule.cuh). The size is the item's number of units,
+  // rounded up to a complete last leaf. So for every length, boundaries at multiples of a share fall between items, and
+  // few blocks have parts of two items.
   int numbers;
   bool dead;
 

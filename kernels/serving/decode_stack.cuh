@@ -95,8 +95,8 @@ class DecodeStack {
     for (; merges > 0; --merges) merge_popped(state);
   }
 
-  // Pushes the node that was last passed to complete(), which begins at unit `begin`. A stack must not mix nodes pushed
-  // by this function and by the next one.
+  // Pushes the node that was last passed to complete(), which begins at unit `begin`. All nodes of a stack must be
+  // pushed either by this function or by the other overload of push().
   __device__ __forceinline__ void push(const State& state, int begin) {
     top_begin_ = begin;
     const int index = count_++;
@@ -191,7 +191,7 @@ class DecodeStack {
   Places places_;
   int count_ = 0;
   int top_begin_ = 0;
-  int merges_ = 0;  // number of merges that formed the node that is pushed next
+  int merges_ = 0;  // number of merges that formed the next node to be pushed
 };
 
 }  // namespace attend

@@ -62,13 +62,14 @@ class DecodeSteps : public DecodeTeam<Config> {
     }
   }
 
-  // Returns whether this thread holds the last node of the piece, and the stack.
+  // Returns whether this thread holds the stack and the last node of the piece.
   [[nodiscard]] __device__ __forceinline__ bool has_last() const {
     return true;
   }
 
  private:
-  // Whether the slot of the keys can be released after their product, because it contains no values or factors.
+  // Whether the slot of the keys contains neither values nor factors. If so, it can be released after the product with
+  // the keys.
   static constexpr bool kLeavesKeys = Sizes::kLoadsValues && !Sizes::kRowFactors;
 
   __device__ __forceinline__ void take_queries() {

@@ -14,8 +14,8 @@ namespace attend {
 
 constexpr int kMostLeafUnits = 8;
 
-// Returns the level of the leaf that contains `unit`. Leaves of a level begin at a multiple of the length of the next
-// level.
+// Returns the level of the leaf that contains `unit`. The first leaf of each level begins at a multiple of the leaf
+// length of the next level.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int leaf_level(int unit, int shift) {
   const int run = unit >> shift;
   return (run < 4 ? 0 : run < 16 ? 1 : run < 64 ? 2 : 3) + shift;

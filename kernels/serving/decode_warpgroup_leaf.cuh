@@ -25,7 +25,7 @@ class DecodeWarpgroupLeaf {
   static constexpr int kEights = kStepKeys / 8;  // groups of eight keys
   static constexpr int kColumns = State::kColumns;
   using Scores = float[kEights][4];
-  using Probabilities = uint32[kStepKeys / kWgmmaDepth][4];  // in the operand layout of the second product
+  using Probabilities = uint32[kStepKeys / kWgmmaDepth][4];  // p of a step, in the operand layout of the second product
 
   float o[kColumns / 2];
   float row_max[2];
@@ -101,7 +101,7 @@ class DecodeWarpgroupLeaf {
       }
 #pragma unroll
       for (int i = 0; i < State::kSums; ++i) {
-        const int low = i / 2 * 2, at = row * 2 + i % 2;  // adds keys that are 8 apart
+        const int low = i / 2 * 2, at = row * 2 + i % 2;  // this loop adds p of keys that are 8 apart
         row_sum[row][i] = factor[row] * row_sum[row][i] + (s[low][at] + s[low + 1][at]);
       }
     }
@@ -128,7 +128,8 @@ class DecodeWarpgroupLeaf {
   }
 
   // Zeroes the values of missing keys. A box also copies the memory of missing keys, and 0 * NaN would reach all rows.
-  // All threads of the warpgroup call it. `values` is the warpgroup's columns of the values, as in the functions below.
+  // All threads of the warpgroup call it. `values` is the address of the warpgroup's columns of the values. The
+  // functions below have the same argument.
   static __device__ __forceinline__ void clear_missing(char* values, uint64 existing, const Role& role) {
     // Waits until all threads of the warpgroup have multiplied the keys, because values may share the slot with keys.
     // The zeros then change only rows of masked keys
@@ -228,7 +229,8 @@ class DecodeWarpgroupLeaf {
       x = with_slope(x, of_row, first_key + i / 2 * 8 + lane % 4 * 2 + i % 2);
     }
   }
-  // Sets the scores of all other keys to -infinity. `visible` has one bit for each key of the step.
+  // Sets the scores of hidden keys to -infinity. `visible` has one bit for each key of the step, which is set if the
+  // key is visible.
   static __device__ __forceinline__ void hide(Scores& s, int row, uint64 visible, int lane) {
     const uint64 of_lane = visible >> lane % 4 * 2;
     const uint32 words[2] = {static_cast<uint32>(of_lane), static_cast<uint32>(of_lane >> 32)};

@@ -43,7 +43,8 @@ struct Float8E4M3 {
     const uint32 sign = static_cast<uint32>(bits & 0x80u) << 24;
     const uint32 magnitude = bits & 0x7fu;
     if (magnitude == kNan) return __uint_as_float(sign | 0x7fc00000u);
-    // Forms a float whose exponent is too small by 120. The product is exact, also for subnormal inputs.
+    // Forms a float whose exponent is too small by 120, and multiplies it by 2^120. The product is exact, also for
+    // subnormal inputs.
     return __uint_as_float(sign | __float_as_uint(__uint_as_float(magnitude << 20) * 0x1p120f));
   }
 };

@@ -2,8 +2,8 @@
 //
 //   lse = log(sum_n exp(lse_n) + exp(sink)),   o = sum_n exp(lse_n - lse) o_n
 //
-// Shapes:   see MergeArgs. Number, types and strides of the states are arbitrary. The output o may share memory with
-//           the o of a state, and lse with its lse.
+// Shapes:   see MergeArgs. Number, types and strides of the states are arbitrary. The outputs o and lse may use the
+//           memory of the o and lse of one of the states.
 // Work:     A warp merges a row. Lane n computes the weight of state n. All lanes then sum columns, in the order of
 //           states.
 // Rounding: Weights and sums are float64. If lse of a state is -inf, its o is not read.

@@ -39,8 +39,9 @@ struct SimtBackwardShape {
   static constexpr bool kResident = kTile.resident;
   static constexpr int kPanel = Config::kPanel;  // number of columns of each pair in shared memory, if not resident
 
-  // Threads form a grid of kThreadsY x kThreadsX. A warp is 8 threads wide and 4 high. A thread has kRows x kCols of
-  // the scores, counted along the streamed and the owned side. It has kOwnedRows x kDims of the gradients.
+  // Threads form a grid of kThreadsY x kThreadsX. A warp is 8 threads wide and 4 high. A thread has kRows x kCols
+  // scores, where kRows counts along the streamed side and kCols along the owned side. It also has kOwnedRows x kDims
+  // elements of each gradient.
   static constexpr int kLanesX = 8;
   static constexpr int kThreadsX = Config::kThreadsX;
   static constexpr int kThreadsY = Config::kThreads / kThreadsX;

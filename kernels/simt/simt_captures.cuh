@@ -3,8 +3,8 @@
 // Supports: everything that simt_forward.cuh supports, except parts of a larger problem. The order of additions is not
 //           fixed (captured_shares.cuh).
 // Work:     A block owns a tile of keys of one query head, and loops over the tiles of rows that see any of these keys.
-//           It computes ds as in backward_tile.cuh, but as the gradient of the function's value. Then it evaluates, for
-//           each pair, the derivatives of the function by the tensors' elements.
+//           It computes ds as in backward_tile.cuh. Here ds is the gradient of the function's value. Then it evaluates,
+//           for each pair, the derivatives of the function by the tensors' elements.
 // Memory:   see SimtBackwardShape. There are two tiles of scores: ds, and the input scores of the function.
 // Called:   by src/cuda/launch/captured_steps.hpp, as a step of the backward pass of 'simt' and 'sm80_backward', if
 //           gradients of captured tensors are requested.

@@ -7,7 +7,8 @@
 
 namespace attend {
 
-// A division of columns into `count` parts with `width` columns each. In the last part, some columns may not exist.
+// A division of columns into `count` parts with `width` columns each. The last part can extend beyond the existing
+// columns.
 struct ColumnParts {
   int count, width;
 

@@ -17,13 +17,13 @@
 //          assembled in the memory of the owned tiles.
 // Costs    Without kAddsDq, p and ds are computed twice, so there are seven products of tiles instead of five. For more
 //          than 128 columns there are eight.
-// Measured TFLOP/s on an H200 with CUDA 13.0 and bfloat16, counted as 10 B H S^2 D for the shape (B, H, S, D). With two
-//          passes and (2, 16, 8192, D), D 64, 128 and 256: 183, 207, 161 with a full mask, and 183, 208, 163 with a
-//          causal mask. With one pass, a full mask and (1, 16, 8192, D), D 64 and 128: 225, 220 (kStep 32). No other
-//          GPU was measured.
-// Called   by the backend 'sm80_backward' (src/cuda/launch/sm80_backward.cpp). sm80_backward_variant.cpp chooses the
-//          tile sizes.
-// Source   Dao, FlashAttention-2 (2023), Algorithm 2
+// Measured TFLOP/s for the shape (B, H, S, D) = (batch, heads, rows and keys, head_dim), on an H200 with CUDA 13.0 and
+//          bfloat16. A backward pass counts 10 B H S^2 D operations. With two passes and the shapes (2, 16, 8192, D)
+//          for D = 64, 128 and 256, the kernels reach 183, 207 and 161 with a full mask, and 183, 208 and 163 with a
+//          causal mask. With one pass, a full mask, kStep 32 and the shapes (1, 16, 8192, D) for D = 64 and 128, they
+//          reach 225 and 220. No other GPU was measured. Called by the backend 'sm80_backward'
+//          (src/cuda/launch/sm80_backward.cpp). sm80_backward_variant.cpp chooses the tile sizes. Source Dao,
+//          FlashAttention-2 (2023), Algorithm 2
 #pragma once
 
 #include "../tiles/output_tile.cuh"
@@ -41,8 +41,8 @@ struct Sm80Sums {
   static constexpr int kColumnsV = Shape::kHasValues ? Shape::kDepthV : 2;
   Sm80WarpSums<Config, kColumns> first;                  // dk / scale, or dq / scale
   Sm80WarpSums<Config, kColumnsV> values;                // 2^kShift dv
-  float dterms[Config::kRowGroups][kRowsOfThread] = {};  // if kSumsDterms is set: ds summed over query rows, for the
-                                                         // keys of this lane
+  float dterms[Config::kRowGroups][kRowsOfThread] = {};  // sums of ds over query rows, for the keys of this lane. Used
+                                                         // if kSumsDterms is set
 };
 
 // Adds the contribution of kStep streamed rows or keys. `streamed` is the index of the first one in the sequence.

@@ -8,7 +8,7 @@
 
 namespace attend {
 
-// The tensors that a block loads. Sm80Tensors states which of them a block owns and over which it iterates.
+// The tensors that a block loads. Sm80Tensors states which tensors a block owns and over which tensors it iterates.
 enum class Sm80Tensor { kQ, kK, kV, kDout };
 
 template <class Config>

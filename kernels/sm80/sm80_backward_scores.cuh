@@ -64,8 +64,8 @@ template <class Config, bool kAllVisible>
   return value == -kInfinity ? 0.0f : p;
 }
 
-// Returns whether lengths, window and block map hide none of the scores between the warp's owned rows or keys and kStep
-// streamed rows or keys.
+// Returns whether all scores of this step are visible according to lengths, window and block map. The step combines the
+// warp's owned rows or keys with kStep streamed rows or keys.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ bool sm80_all_visible(const Sm80BackwardBlock<Config>& block, int streamed) {
   using Shape = Sm80BackwardShape<Config>;

@@ -48,20 +48,20 @@ constexpr int kSm80BackwardLargestHeadDim = 256;
   return sm80_dq_rows(begin, sequence);
 }
 
-// Division of the gradients among the warps of a block: the values of kRoles.
+// The values of kRoles, which state how the warps of a block divide the gradients among themselves.
 enum Sm80Roles : int {
-  kSm80General = 0,        // sm80_backward.cuh: each warp sums all gradients of the block, and scores may be modified
-  kSm80KeysAndValues = 1,  // sm80_backward_unmodified.cuh: each warp sums dk and dv of its keys
-  kSm80KeysOrValues = 2,   // sm80_backward_unmodified.cuh: half of the warps sum dk, and the other half dv of the same
-                           // keys
+  kSm80General = 0,        // each warp sums all gradients of the block, and scores may be modified (sm80_backward.cuh)
+  kSm80KeysAndValues = 1,  // each warp sums dk and dv of its keys (sm80_backward_unmodified.cuh)
+  kSm80KeysOrValues = 2,   // half of the warps sum dk, and the other half sum dv of the same keys
+                           // (sm80_backward_unmodified.cuh)
 };
 
 // Tile sizes and pipeline settings of a Config. The comment on each field names the Config constant with the same
 // value.
 struct Sm80BackwardTile {
   int warps;       // kWarps: warps of a block
-  int row_groups;  // kRowGroups: groups of 16 keys or rows that a warp owns. It uses each loaded operand of streamed
-                   // rows for all of them
+  int row_groups;  // kRowGroups: groups of 16 keys or rows that a warp owns. The warp uses each loaded operand of
+                   // streamed rows for all of its groups
   int streamed;    // kStreamed: rows or keys of a streamed tile
   int step;        // kStep: streamed rows or keys whose scores a warp holds in registers at the same time
   int min_blocks;  // number of blocks that must fit on a multiprocessor

@@ -13,12 +13,12 @@
 //          of them computes half of the streamed rows of s or dp, and half of the columns of its gradient.
 // Memory   Sm80BackwardStorage. If kRoles is kSm80KeysAndValues, it holds ds of two tiles. If kRoles is
 //          kSm80KeysOrValues, it holds ds of one tile, p in float, and also rounded p if warps share keys.
-// Measured TFLOP/s on an H200 with CUDA 13.0 and bfloat16, full and causal, counted as 10 B H S^2 D for the shape (B,
-//          H, S, D). (2, 32, 8192, 64): 292, 280. (2, 16, 8192, 128): 330, 313. (2, 8, 8192, 256): 268, 259. With the
-//          other value of kRoles: 258 at 128 columns, 231 at 64. No other GPU was measured.
-// Called   by the backend 'sm80_backward' (src/cuda/launch/sm80_backward.cpp). sm80_backward_variant.cpp chooses the
-//          tile sizes.
-// Source   Dao, FlashAttention-2 (2023), Algorithm 2
+// Measured TFLOP/s for the shape (B, H, S, D) = (batch, heads, rows and keys, head_dim), on an H200 with CUDA 13.0 and
+//          bfloat16. A backward pass counts 10 B H S^2 D operations. The kernel reaches 292 with a full mask and 280
+//          with a causal mask for (2, 32, 8192, 64), 330 and 313 for (2, 16, 8192, 128), and 268 and 259 for (2, 8,
+//          8192, 256). With the other value of kRoles, it reaches 258 at 128 columns and 231 at 64. No other GPU was
+//          measured. Called by the backend 'sm80_backward' (src/cuda/launch/sm80_backward.cpp).
+//          sm80_backward_variant.cpp chooses the tile sizes. Source Dao, FlashAttention-2 (2023), Algorithm 2
 #pragma once
 
 #include "sm80_backward_unmodified_keys.cuh"

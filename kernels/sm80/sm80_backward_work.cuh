@@ -24,8 +24,8 @@ struct Sm80Range {
     return begin < first + count && first < end;
   }
 
-  // Returns the streamed rows or keys that have a visible score with one of the owned rows or keys [first, last). The
-  // range is empty if these do not exist.
+  // Returns the range of streamed rows or keys with a visible score. The score must belong to at least one of the owned
+  // keys or rows [first, last). The range is empty if these do not exist.
   template <class Config>
   [[nodiscard]] static __device__ __forceinline__ Sm80Range of_owned(const WindowMask& mask, int64 first, int64 last) {
     constexpr bool kOwnsKeys = Sm80BackwardShape<Config>::kOwnsKeys;
@@ -37,9 +37,9 @@ struct Sm80Range {
     return {static_cast<int>(range.begin), static_cast<int>(range.end)};
   }
 
-  // Returns the streamed rows or keys that have visible scores with all of the owned rows or keys [first, last). If the
-  // range includes the last existing row or key, it has no end, because the following places hold zeros and need no
-  // mask.
+  // Returns the range of streamed rows or keys whose scores are all visible. These are the scores for all of the owned
+  // keys or rows [first, last). If the range includes the last existing row or key, the returned range has no end. The
+  // places after that row or key hold zeros, which need no mask.
   template <class Config>
   [[nodiscard]] static __device__ __forceinline__ Sm80Range whole_of_owned(const WindowMask& mask, int64 first,
                                                                            int64 last) {
@@ -100,8 +100,10 @@ struct Sm80BackwardBlock {
   SequenceSpan span;
   uint32 head;                 // query head
   Sm80Range streamed;          // rows or keys that have a visible score with the owned tile
-  Sm80Range own[kKeyWarps];    // rows or keys that have a visible score with each warp's part of the owned tile
-  Sm80Range whole[kKeyWarps];  // rows or keys that have no masked score with each warp's part of the owned tile
+  Sm80Range own[kKeyWarps];    // for each warp: rows or keys that have some visible score with the warp's part of the
+                               // owned tile
+  Sm80Range whole[kKeyWarps];  // for each warp: rows or keys that have no masked score with the warp's part of the
+                               // owned tile
   ScoreRules<Config> rules;
   Sm80Walk walk[has_block_map<Config>() ? kKeyWarps : 1];  // one for each warp
 

@@ -16,13 +16,13 @@
 //          (sm80_split.cuh). If the scores have no modification except masks, the kernel avoids the search for row
 //          maxima (sm80_softmax.cuh).
 // Measured TFLOP/s on an H200 with CUDA 13.0 and bfloat16. The inputs have 16384 query rows in total, and 2048 columns
-//          over all heads. With 2048 keys and head_dim 64, 128 and 256: 330, 372 and 331 with a full mask, and 290, 328
-//          and 296 with a causal mask. With 16384 keys: 361, 399 and 355 with a full mask, and 382, 404 and 359 with a
-//          causal mask. With dropout, a full mask and 8192 keys: 117 with head_dim 64, and 181 with head_dim 128. No
-//          other GPU was measured. docs/ampere.md has more.
-// Called   by the backend 'sm80_forward' (src/cuda/launch/sm80_forward.cpp). sm80_forward_variant.cpp chooses the tile
-//          sizes.
-// Source   Dao, FlashAttention-2 (2023), Algorithm 1. FlashAttention-4 (2025) introduced row maxima that lag behind.
+//          over all heads. Each list of three figures is for head_dim 64, 128 and 256. With 2048 keys, the kernel
+//          reaches 330, 372 and 331 with a full mask, and 290, 328 and 296 with a causal mask. With 16384 keys, it
+//          reaches 361, 399 and 355 with a full mask, and 382, 404 and 359 with a causal mask. With dropout, a full
+//          mask and 8192 keys, it reaches 117 with head_dim 64, and 181 with head_dim 128. No other GPU was measured.
+//          docs/ampere.md has more. Called by the backend 'sm80_forward' (src/cuda/launch/sm80_forward.cpp).
+//          sm80_forward_variant.cpp chooses the tile sizes. Source Dao, FlashAttention-2 (2023), Algorithm 1.
+//          FlashAttention-4 (2025) introduced row maxima that lag behind.
 #pragma once
 
 #include "sm80_epilogue.cuh"
@@ -44,7 +44,7 @@ __device__ __forceinline__ void sm80_send(Tile& tile, const Bits16* source, int6
   }
 }
 
-// Starts the copies of k of key tile n to buffer `buffer`.
+// Starts to copy the keys of key tile n to buffer `buffer`.
 template <class Config>
 __device__ __forceinline__ void sm80_send_k(const ForwardArgs& args, Sm80Storage<Config>& smem, const Sm80Keys& keys,
                                             int n, int buffer) {
@@ -53,7 +53,7 @@ __device__ __forceinline__ void sm80_send_k(const ForwardArgs& args, Sm80Storage
                     Config::kHeadDim);
 }
 
-// Starts the copies of v of key tile n to buffer `buffer`.
+// Starts to copy the values of key tile n to buffer `buffer`.
 template <class Config>
 __device__ __forceinline__ void sm80_send_v(const ForwardArgs& args, Sm80Storage<Config>& smem, const Sm80Keys& keys,
                                             int first_column, int n, int buffer) {
@@ -63,8 +63,8 @@ __device__ __forceinline__ void sm80_send_v(const ForwardArgs& args, Sm80Storage
                     columns);
 }
 
-// Starts the copies of k of tile k_tile and of v of tile v_tile, if the block needs these tiles. Called during a step
-// that still reads the other buffers.
+// Starts to copy the keys of tile k_tile and the values of tile v_tile. Skips a tile that the block does not need.
+// Called during a step that still reads the other buffers.
 template <class Config>
 __device__ __forceinline__ void sm80_send_next(const ForwardArgs& args, Sm80Storage<Config>& smem, int k_tile,
                                                int v_tile) {
@@ -154,8 +154,8 @@ __device__ __forceinline__ void sm80_attend_seen_tiles(Sm80Rows<Config> (&rows)[
   long_sum.add_to(rows, smem.block.scale_log2);
 }
 
-// Processes all key tiles from the last to the first. The product p v of each tile follows s of the next tile. At the
-// start only copies of k of the last tile may be in flight.
+// Processes all key tiles from the last to the first. The product p v of each tile follows s of the next tile. When
+// this function is called, the keys of the last tile may still be arriving, but no other copies may be in flight.
 template <class Config>
 __device__ __forceinline__ void sm80_attend_trailing(Sm80Rows<Config> (&rows)[Config::kRowGroups],
                                                      Sm80Storage<Config>& smem, const ForwardArgs& args) {

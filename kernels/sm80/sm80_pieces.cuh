@@ -80,9 +80,9 @@ class PieceLoader {
   const char* source_;
 };
 
-// Starts the copies of one tile in pieces of 16 bytes. The function needs few instructions and registers, because loops
-// over many tiles have few to spare. Elements outside the tile's first `rows` rows and `columns` columns become zero.
-// row_stride is in elements. All kThreads threads must call this.
+// Starts the copies of one tile in pieces of 16 bytes. The function needs few instructions and registers. So it suits
+// loops over many tiles, which have few registers to spare. Elements outside the tile's first `rows` rows and `columns`
+// columns become zero. row_stride is in elements. All kThreads threads must call this.
 template <int kThreads, class Tile>
 __device__ __forceinline__ void load_tile(Tile& tile, const void* source, int64 row_stride, int rows, int columns) {
   constexpr int kPieces = Tile::kChunksOfPanel;

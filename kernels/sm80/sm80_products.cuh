@@ -17,7 +17,8 @@ struct Sm80Rows {
   using Softmax = Sm80Softmax<Config::kSpeculates>;
   OperandA q[Config::kQInRegisters ? Shape::kDepth / kMmaDepth : 1];
   float s[Shape::kKeysOfWarp / 2];                                                        // scores, later p
-  OperandA p[Config::kTrails && Config::kSplits == 1 ? Config::kBlockN / kMmaDepth : 1];  // p of the previous tile
+  OperandA p[Config::kTrails && Config::kSplits == 1 ? Config::kBlockN / kMmaDepth : 1];  // p of the tile that was
+                                                                                          // processed before
   float o[Shape::kColumnsOfWarp / 2] = {};  // sum of p v, relative to m of the row
   Softmax softmax;
 };

@@ -28,7 +28,7 @@ struct Sm80Split {
   Storage& smem;
   uint32 warp;
   uint32 lane;
-  float sum[kState];  // row sums of p of the newest tile, which are added to l when m is confirmed to be large enough
+  float sum[kState];  // row sums of p over the newest tile. They are added to l when m is confirmed to be large enough
 
   [[nodiscard]] __device__ __forceinline__ uint32 team() const { return warp / Config::kSplits; }
   [[nodiscard]] __device__ __forceinline__ uint32 part() const { return warp % Config::kSplits; }
@@ -93,8 +93,8 @@ struct Sm80Split {
     return smem.of_rows[1 - part()][sm80_first_row<Config>(group) + accumulator_row(lane) + h * kRowHalf];
   }
 
-  // Computes p of tile n with a search for its row maxima, and adds p to the row sums at once. Both warps of a team
-  // must call this.
+  // Computes p of tile n with a search for its row maxima. Adds p to the row sums without waiting for a later
+  // confirmation of m. Both warps of a team must call this.
   __device__ __forceinline__ void look_for_maxima(Rows& rows, int n, bool is_whole) {
     sm80_multiply_qk(rows, smem.q_or_o, own_keys(n), recomputed(threadIdx.x));
     if (!is_whole) sm80_apply_rules(rows, smem, n, static_cast<int>(part()) * Shape::kKeysOfWarp);
@@ -168,7 +168,8 @@ struct Sm80Split {
   }
 };
 
-// Processes all key tiles from the last to the first. At the start only copies of k of the last tile may be in flight.
+// Processes all key tiles from the last to the first. When this function is called, the keys of the last tile may still
+// be arriving, but no other copies may be in flight.
 template <class Config>
 __device__ __forceinline__ void sm80_attend_split(Sm80Rows<Config> (&rows)[Config::kRowGroups],
                                                   Sm80Storage<Config>& smem, const ForwardArgs& args) {

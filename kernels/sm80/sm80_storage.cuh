@@ -20,8 +20,8 @@ struct Sm80KeyTiles {
 
   [[nodiscard]] __device__ __forceinline__ bool has(int n) const { return begin <= n && n < end; }
 
-  // Returns the key tiles of which some key is visible to some of the rows [first, last). Returns an empty range if
-  // these rows do not exist.
+  // Returns the key tiles that have a key which some row in [first, last) sees. Returns an empty range if these rows do
+  // not exist.
   template <class Config>
   [[nodiscard]] static __device__ __forceinline__ Sm80KeyTiles of_rows(const WindowMask& mask, int64 first,
                                                                        int64 last) {
@@ -31,8 +31,7 @@ struct Sm80KeyTiles {
     return {static_cast<int>(keys.begin / Config::kBlockN), static_cast<int>(num_tiles(keys.end, Config::kBlockN))};
   }
 
-  // Returns the key tiles of which all keys are visible to all of the rows [first, last), considering only lengths and
-  // window.
+  // Returns the key tiles whose keys are all visible to all rows in [first, last). Considers only lengths and window.
   template <class Config>
   [[nodiscard]] static __device__ __forceinline__ Sm80KeyTiles whole_for_rows(const WindowMask& mask, int64 first,
                                                                               int64 last) {
@@ -107,8 +106,8 @@ struct Sm80Keys {
 
 // The key tiles that the rows of a warp see.
 struct alignas(16) Sm80WarpTiles {
-  Sm80KeyTiles seen;   // tiles of which some row sees some key
-  Sm80KeyTiles whole;  // tiles of which all rows see all keys
+  Sm80KeyTiles seen;   // tiles in which some row of the warp sees some key
+  Sm80KeyTiles whole;  // tiles in which all rows of the warp see all keys
 };
 
 // State of a thread block. It is in shared memory, because accumulators need the registers.
@@ -166,13 +165,13 @@ struct alignas(kSwizzleAtom) Sm80Storage {
   } stage[kSm80Stages];
   Sm80Block<Config> block;
   static_assert(sizeof(Sm80Block<Config>) <= kSm80BlockBytes && kFitsTiles<Config>);
-  // If Config::kParks is set: m and l of each thread's rows. No other thread accesses them.
+  // m and l of each thread's rows. No other thread accesses them. Used if Config::kParks is set.
   alignas(kSm80BlockBytes) float4 parked[Config::kParks ? Config::kRowGroups * Config::kThreads : 1];
   // Byte offset of `parked`.
   static constexpr int kParkedAt = sizeof(QTile) + kSm80Stages * sizeof(Stage) + kSm80BlockBytes;
   static_assert((kParkedAt - kSm80BlockBytes) % kSm80BlockBytes == 0, "nothing between the tiles and the block");
 
-  // If kSplits is set: p of tiles n and n + 1. One element is an OperandA of one lane, for 16 keys and 16 rows.
+  // p of tiles n and n + 1. One element is an OperandA of one lane, for 16 keys and 16 rows. Used if kSplits is set.
   static constexpr int kTeams = Config::kWarps / Config::kSplits;  // number of teams; the warps of a team share rows
   static constexpr bool kSplits = Config::kSplits > 1;
   uint4 p[kSplits ? 2 : 1][kSplits ? kTeams : 1][kSplits ? Config::kBlockN / 16 : 1][kSplits ? Config::kRowGroups : 1]

@@ -6,8 +6,8 @@
 
 namespace attend {
 
-// Returns v of tile n + 1, which is processed before tile n. The address is selected from two constants, because a
-// computed address would occupy a register.
+// Returns the values of tile n + 1, which is processed before tile n. The address is selected from two constants,
+// because a computed address would occupy a register.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ const typename Sm80Storage<Config>::VTile& sm80_v_before(
     const Sm80Storage<Config>& smem, int n) {
@@ -34,8 +34,8 @@ __device__ __forceinline__ void sm80_first_weights(Sm80Rows<Config> (&rows)[Conf
   follow_maxima(rows, smem.block.scale_log2);
 }
 
-// Starts this thread's copies of k of tile n - 1 and of v of tile n. Tile n must be complete. The copies are issued one
-// by one between other instructions, without a branch.
+// Starts this thread's copies of the keys of tile n - 1 and of the values of tile n. Tile n must be complete. The
+// copies are issued one by one between other instructions, without a branch.
 template <class Config>
 class Sm80Sends {
   using Storage = Sm80Storage<Config>;

@@ -9,9 +9,9 @@
 //   3        quad             row and quad
 //   4 to 10  row and quad     row and quad
 //
-// Only 15 of the 20 wide multiplications of a Philox block remain. In terms of its two round keys, a round replaces
-// words 0 to 3 by
-//   high(product 1) ^ word 1 ^ key 0,   low(product 1),   high(product 0) ^ word 3 ^ key 1,   low(product 0)
+// Only 15 of the 20 wide multiplications of a Philox block remain. A round has two keys, key 0 and key 1. It replaces
+// the words 0 to 3 by these four values: high(product 1) ^ word 1 ^ key 0, low(product 1), high(product 0) ^ word 3 ^
+// key 1, low(product 0)
 #pragma once
 
 #include "../attention/philox.cuh"

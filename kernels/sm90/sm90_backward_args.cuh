@@ -27,27 +27,27 @@ struct Sm90BackwardArgs {
   BackwardArgs base;
   OptionArgs options;
   // Row statistics of shape (heads, stats_rows), permuted by sm90_backward_stats_place(). lse_log2 is log2(e) lse -
-  // p_bits. With a transform, its lse_offset is subtracted as well. If kSumsRows is set, the field holds lse itself.
-  // The value is +inf for rows that see no key or do not exist.
+  // p_bits. With a transform, the transform's lse_offset is subtracted too. If kSumsRows is set, the field holds lse
+  // itself. The value is +inf for rows that see no key or do not exist.
   float* lse_log2;
   float* delta;  // (rowsum(dout * o) - dlse) * (1 - p) with dropout probability p
   // Results of lse_log2_sum(), used if kSumsRows is set. They are written for query tiles in which some |lse| is at
   // least kCoarseLse. If kMayBeLowest is set, they are written for all query tiles.
   float* log2_sums;
-  uint32* has_coarse_rows;  // if kMayBeLowest is set: 1 if any row has a coarse lse, that is, one whose rounding error
-                            // is too large (lse_rounding.cuh), otherwise 0
+  uint32* has_coarse_rows;  // 1 if any row has a coarse lse, otherwise 0. The rounding error of a coarse lse is too
+                            // large (lse_rounding.cuh). Used if kMayBeLowest is set
   float* dq_sums;           // (heads, stats_rows / 64, depth / 64, 4 warps, 8, 32 lanes, 4): float sums of dq /
                             // gradient_scale
-  uint32* dq_turns;     // if kIsDeterministic is set: (heads, stats_rows / 64, 4), the number of key blocks that have
-                        // added to a part of a query tile
+  uint32* dq_turns;     // (heads, stats_rows / 64, 4): number of key blocks that have added to a part of a query tile.
+                        // Used if kIsDeterministic is set
   float* partial_sums;  // (blocks, block_n / 64, (depth + depth_v) / 8, 128 threads, 4): dk and dv of split work items
   uint32* partial_ready;        // (blocks, block_n / 64): flags that the partial sums are complete
   uint32* next_item;            // counter: index of the next key block that a thread block takes
-  void* dterms;                 // if kDtermsBlocks > 0: gradient of the bias, DtermsElement (batch or 1, num_heads_q,
-                                // seqlen_q, seqlen_k)
+  void* dterms;                 // gradient of the bias, DtermsElement (batch or 1, num_heads_q, seqlen_q, seqlen_k).
+                                // Used if kDtermsBlocks > 0
   TensorStrides dterms_stride;  // in elements; multiples of 8
-  float* key_sums;              // if kAddsUp is set: sums of dk and dv, (heads_k, key_blocks, block_n / 64, (depth +
-                                // depth_v) / 8, 128 threads, 4)
+  float* key_sums;              // (heads_k, key_blocks, block_n / 64, (depth + depth_v) / 8, 128 threads, 4): sums of
+                                // dk and dv. Used if kAddsUp is set
   // Gradients of the tensors in options.captured, as contiguous arrays. A pointer is null if its gradient is not
   // requested.
   float* captured_gradients[kMostCaptured];

@@ -14,8 +14,8 @@
 
 namespace attend {
 
-// Returns whether the kernel computes gradients of captured tensors. Kernel families that do not support them define no
-// constant for it.
+// Returns whether the kernel computes gradients of captured tensors. Kernel families that do not support these
+// gradients define no constant for them.
 template <class Config>
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool has_captured_gradients() {
   if constexpr (requires { Config::kHasCapturedGradients; }) return Config::kHasCapturedGradients;

@@ -467,21 +467,21 @@ class BackwardComputer {
   uint32 number_end_ = 0;  // number of the head's last tile, plus one
   int first_tile_ = 0;     // the query tile with number n has index first_tile_ + n in the head
   MaskedTiles masked_ = {};
-  int row_tile_ = 0, pattern_ = kAllSeen;  // with a block mask: index and pattern of the current query tile
-  uint32 seen_ = 0;                        // with a block mask: one bit for each score of this thread, set if the score
-                                           // is visible
+  int row_tile_ = 0, pattern_ = kAllSeen;  // index and pattern of the current query tile, used with a block mask
+  uint32 seen_ = 0;                        // one bit for each score of this thread, set if the score is visible. Used
+                                           // with a block mask
   float dk_[Shape::kDepth / 2], dv_[Shape::kDepthV / 2];
-  float s_[32];  // s, and later p; with a transform: s, and later its reciprocals r
+  float s_[32];  // s, which is later overwritten by p. With a transform, the reciprocals r overwrite s
   float dp_[32];
   uint32 p_[16], ds_[16];
-  // With a transform: p of the next tile, and p times a quarter of the derivative.
+  // p of the next tile, and p times a quarter of the derivative. Used with a transform.
   uint32 next_p_[16], sloped_p_[16];
   float lse_[16];
-  uint32 kept_[kKeptWords<32>] = {};  // with dropout: one bit for each entry of the tile, set if the entry is kept
+  uint32 kept_[kKeptWords<32>] = {};  // one bit for each entry of the tile, set if dropout keeps the entry
   ScoreRules<Config> rules_ = {};     // score modifications of the head; members that no modification reads occupy no
                                       // registers
-  bool has_coarse_rows_ = false;      // if kMayBeLowest is set: whether any row of the launch has a coarse lse
-                                      // (lse_rounding.cuh)
+  bool has_coarse_rows_ = false;      // whether any row of the launch has a coarse lse (lse_rounding.cuh). Used if
+                                      // kMayBeLowest is set
 };
 
 }  // namespace attend

@@ -3,13 +3,12 @@
 //
 //   dterms = ds, summed over the batch if the bias has batch 1
 //
-// Work     If sequences share the bias, the thread blocks of a cluster process the same query rows and the same head,
-//          each for a different sequence, and iterate over the same key tiles. A chunk is 8 adjacent keys of a tile.
-//          Each chunk is summed by one block of the cluster, and the other blocks send it their float ds of this chunk.
-//          The additions follow the order of the sequences, not the order of arrival, and each sum is rounded once. So
-//          the same inputs give the same bits. The sum of a tile is computed one tile later, while the products of the
-//          next tile run.
-// Zeros    Tiles in which no row of the warpgroup sees a key are stored as zeros.
+// Work If sequences share the bias, the thread blocks of a cluster process the same query rows of the same head, each
+//          in a different sequence. They iterate over the same key tiles. A chunk is 8 adjacent keys of a tile. Each
+//          chunk is summed by one block of the cluster, and the other blocks send it their float ds of this chunk. The
+//          additions follow the order of the sequences, not the order of arrival, and each sum is rounded once. So the
+//          same inputs give the same bits. The sum of a tile is computed while the products of the next tile run. Zeros
+//          Tiles in which no row of the warpgroup sees a key are stored as zeros.
 #pragma once
 
 #include "../attention/terms.cuh"
@@ -127,7 +126,7 @@ class BackwardDterms {
     arrive_everywhere(smem_.ds_empty[buffer][warpgroup_]);
   }
 
-  // Returns ds that block b computed. This block's ds may have stayed in registers.
+  // Returns the ds that block b computed. If b is this block, its ds may be in registers.
   [[nodiscard]] __device__ __forceinline__ float4 part(const float4 (&of_blocks)[kBlocks][kWarpgroup], int slot,
                                                        int b) const {
     return kHoldsSums && b == rank() ? held_[slot] : of_blocks[b][thread()];

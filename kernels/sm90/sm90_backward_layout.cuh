@@ -44,7 +44,8 @@ constexpr int kBackwardTermsBytes = kBackwardRows * kBackwardWideKeys * kBackwar
 // sm90_backward_wide_queries also computes the gradient of the bias. Thread blocks whose sequences share bias entries
 // form a cluster. A key tile has 8 chunks of 8 keys. The block with rank r sums and stores the chunks from
 // backward_dterms_chunk(r) up to, but not including, backward_dterms_chunk(r + 1).
-constexpr int kBackwardMostDtermsBlocks = 8;  // most thread blocks of a cluster; every GPU supports this size
+constexpr int kBackwardMostDtermsBlocks = 8;  // largest number of thread blocks in a cluster; every GPU supports this
+                                              // size
 constexpr int kBackwardDtermsChunks = 8;      // number of chunks of a key tile
 constexpr int kBackwardDtermsBuffers = 2;     // maximum number of buffers in which blocks of a cluster exchange ds
 constexpr int kBackwardDtermsChunkBytes = kBackwardRows * 8 * kBackwardFloatBytes;
@@ -59,8 +60,8 @@ constexpr int kBackwardDtermsChunkBytes = kBackwardRows * 8 * kBackwardFloatByte
 
 // Constants of a Config that follow from the head dimensions and the score modifications.
 struct Sm90BackwardTile {
-  int depth;            // columns of q and k in shared memory: 64 to 256, including zero padding beyond head_dim
-  int depth_v;          // the same for v and dout
+  int depth;            // columns of q and k in shared memory, from 64 to 256, including zero padding beyond head_dim
+  int depth_v;          // columns of v and dout in shared memory, with the same limits and padding
   bool is_wide;         // true if one kernel computes dk and dv, and a second kernel computes dq
   bool is_persistent;   // true if a thread block iterates over a list of key blocks, false if it has one key block
   int block_n;          // number of keys of a thread block
@@ -106,13 +107,14 @@ struct Sm90BackwardTile {
 
 // Number of barriers and bytes of shared memory of sm90_backward. They describe Sm90BackwardStorage.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm90_backward_barriers(const Sm90BackwardTile& t) {
-  const int of_items = 2 * kBackwardItemRing;                     // full and empty barriers
-  const int of_keys = 2 * 2 + 1;                                  // full and empty barriers of k and v, and one for the
-                                                                  // last tile
+  const int of_items = 2 * kBackwardItemRing;                     // full and empty barriers of the work items
+  const int of_keys = 2 * 2 + 1;                                  // full and empty barriers of k and v, and a barrier
+                                                                  // of tiles whose last rows are cleared
   const int of_rows = 2 * 2 * t.stages;                           // full and empty barriers of q and dout
-  const int of_ds = t.ds_buffers * (t.compute_warpgroups() + 1);  // a full barrier for each warpgroup, and one empty
-                                                                  // barrier
-  const int of_dq = 2 * t.staging_buffers;                        // full and empty barriers
+  const int of_ds = t.ds_buffers * (t.compute_warpgroups() + 1);  // for each buffer of ds, a full barrier for each
+                                                                  // warpgroup, and one empty barrier
+  const int of_dq = 2 * t.staging_buffers;                        // full and empty barriers of the staging buffers of
+                                                                  // dq
   return of_items + of_keys + of_rows + of_ds + of_dq;
 }
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm90_backward_smem_bytes(const Sm90BackwardTile& t) {
@@ -130,9 +132,9 @@ struct Sm90BackwardTile {
 // Number of barriers and bytes of shared memory of sm90_backward_wide_keys. They describe Sm90BackwardWideKeysStorage.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm90_backward_wide_keys_barriers(int stages) {
   const int of_keys = 2;                        // full barriers of k and v
-  const int of_tails = 2;                       // one for each loading warp
+  const int of_tails = 2;                       // one barrier for each loading warp
   const int of_rows = 2 * 2 * stages;           // full and empty barriers of q and dout
-  const int of_p = 2 * kBackwardWideHandovers;  // full and empty barriers
+  const int of_p = 2 * kBackwardWideHandovers;  // full and empty barriers of p
   return of_keys + of_tails + of_rows + of_p;
 }
 // Bytes of the dropout decisions that one warpgroup passes to the other, with one bit per entry of p.
@@ -156,10 +158,10 @@ constexpr int kBackwardWideQueryWarpgroups = kBackwardWideRows / kBackwardRows;
 
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm90_backward_wide_queries_barriers(int v_stages) {
   const int of_rows = 2;                                                        // full barriers of q and dout
-  const int of_tails = 2;                                                       // one for each loading warp
+  const int of_tails = 2;                                                       // one barrier for each loading warp
   const int of_keys = 2 * (kBackwardWideKeyStages + v_stages);                  // full and empty barriers of k and v
-  const int of_terms = 2 * kBackwardTermsStages;                                // full and empty barriers
-  const int of_ds = 2 * kBackwardWideQueryWarpgroups * kBackwardDtermsBuffers;  // full and empty barriers
+  const int of_terms = 2 * kBackwardTermsStages;                                // full and empty barriers of bias tiles
+  const int of_ds = 2 * kBackwardWideQueryWarpgroups * kBackwardDtermsBuffers;  // full and empty barriers of ds
   return of_rows + of_tails + of_keys + of_terms + of_ds;
 }
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm90_backward_wide_queries_smem(const Sm90BackwardTile& t,

@@ -138,7 +138,7 @@ class BackwardLoads {
   Storage& smem_;
   const Sm90BackwardArgs& args_;
   BackwardTileLoads<Config> loads_;
-  int entry_ = 0;  // with a block mask: each lane holds one word of the next tile's entry
+  int entry_ = 0;  // one word of the next tile's entry in the lists of a block mask. Each lane holds another word
 };
 
 // The loading warp of the persistent form. It iterates over the list of work items and waits for free buffers. While

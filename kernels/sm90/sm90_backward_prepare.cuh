@@ -2,9 +2,9 @@
 // counters.
 //
 //   delta    = rowsum(dout * o) - dlse, multiplied by (1 - dropout probability).
-//   lse_log2 = log2(e) lse - p_bits. With a transform, lse_offset is subtracted, too. With a bias, or with a custom
-//              score that may be as low as a bias, lse_log2 is lse instead.
-// If kSoleKey is set, rows with only one visible key get the delta that follows from an unrounded o.
+//   lse_log2 = log2(e) lse - p_bits. With a transform, lse_offset is subtracted, too. With a bias, lse_log2 is lse
+//              itself. The same holds for a custom score that may be as low as -FLT_MAX. If kSoleKey is set, rows with
+//              only one visible key get the delta that follows from an unrounded o.
 //
 // Shapes   as in sm90_backward.cuh. Rows are padded to complete tiles. Rows that see no key or do not exist get
 //          lse_log2 = +inf and delta = 0, so their p and all their gradients are 0.

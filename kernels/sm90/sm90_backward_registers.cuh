@@ -39,9 +39,9 @@ constexpr Sm90BackwardRegisters kBackwardPersistentRegisters = {
 // the second kernel, dq needs 128, s 32, dp 32 and ds 16. These are 208 of the 214 registers that products can use.
 constexpr Sm90BackwardRegisters kBackwardWideRegisters = {.computing = 2, .compute = 240, .query = 0, .load = 24};
 
-// Returns the same sum as Sm90BackwardRegisters::sum(), but at the start of a block, when all threads have the same
-// number of registers. The hardware allocates multiples of 8 per thread. For example, 384 threads start with 168
-// registers each, not with 170.
+// Returns the registers per thread at the start of a block, summed over all warpgroups. At that time all threads have
+// the same number of registers. The hardware allocates multiples of 8 per thread. For example, 384 threads start with
+// 168 registers each, not with 170.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm90_backward_start_registers(int threads) {
   constexpr int kRegistersOfMultiprocessor = 65536;
   constexpr int kUnit = 8;

@@ -41,9 +41,9 @@ struct Sm90BackwardOrder {
   }
 };
 
-// Returns the number of heads in a section. Within a section the longest key blocks of all heads come first. These are
-// KV heads, or query heads if kAddsUp is set. Returns 1 if all key blocks have the same number of steps, so that heads
-// follow one another.
+// Returns the number of heads in a section. Within a section the longest key blocks of all heads come first. The heads
+// are KV heads, or query heads if kAddsUp is set. Returns 1 if all key blocks have the same number of steps, so that
+// heads follow one another.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr uint32 sm90_backward_section(int64 seqlen_q, bool is_full,
                                                                         bool is_deterministic, bool is_persistent) {
   if (is_full) return 1;

@@ -118,7 +118,7 @@ __device__ __forceinline__ void custom_probabilities(float (&s)[32], const float
 // Ranges of tile numbers for which some row does not see all keys of the warpgroup.
 struct MaskedTiles {
   int before;  // tiles with a number below this one are masked
-  int from;    // for windows: tiles with this number or a higher one are masked, too
+  int from;    // if the mask is a window, tiles with this number or a higher one are masked, too
 
   // first_key is the first key of the warpgroup, `number` is the number of query tile `tile`, and number_end is the
   // number of the head's last tile plus one.

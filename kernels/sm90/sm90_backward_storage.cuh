@@ -37,8 +37,8 @@ constexpr bool kSkipsTiles =
 // Describes where a staged pass of dq is added or stored.
 struct alignas(16) BackwardTarget {
   float* sums;       // address of the sums; null if there are no more passes
-  uint32 turn;       // if kIsDeterministic is set: number of additions to these sums that must precede this one. If
-                     // kOwnsHeads is set: one of the constants below
+  uint32 turn;       // If kIsDeterministic is set, the number of additions to these sums that must precede this
+                     // addition. If kOwnsHeads is set, one of the constants below
   uint32 next_turn;  // `turn` of the next tile's sums; kNoTurn if it is unknown, or if no tile of this head follows
 };
 constexpr uint32 kNoTurn = 0xffffffffu;

@@ -62,7 +62,7 @@ class WideDs {
   Storage& smem_;
   const Sm90BackwardArgs& args_;
   float delta_[16];
-  uint32 kept_ = 0;  // with dropout: one bit for each entry of the tile, set if the entry is kept
+  uint32 kept_ = 0;  // one bit for each entry of the tile, set if dropout keeps the entry
 };
 
 }  // namespace attend

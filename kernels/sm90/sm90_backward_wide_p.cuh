@@ -227,15 +227,15 @@ class WideP {
   uint32 head_end_ = 0;  // number of the first tile of the next query head
   int first_tile_ = 0;   // the query tile with number n has index first_tile_ + n in the head
   MaskedTiles masked_ = {};
-  int row_tile_ = 0, pattern_ = kAllSeen;  // with a block mask: index and pattern of the query tile whose lse was read
-                                           // last
-  uint32 seen_ = 0;                        // with a block mask: one bit for each score of this thread, set if the score
-                                           // is visible
+  int row_tile_ = 0, pattern_ = kAllSeen;  // index and pattern of the query tile whose lse was read last. Used with a
+                                           // block mask
+  uint32 seen_ = 0;                        // one bit for each score of this thread, set if the score is visible. Used
+                                           // with a block mask
   ScoreRules<Config> rules_ = {};          // score modifications of the head; members that no modification reads occupy
                                            // no registers
   float lse_[16];
-  float largest_lse_ = 0.0f;  // if kAddsFromMemory is set: the larger |lse| of the two query rows that this lane has
-                              // read
+  float largest_lse_ = 0.0f;  // the larger |lse| of the two query rows that this lane has read. Used if kAddsFromMemory
+                              // is set
   WideTerms<Config, true> terms_;
 };
 

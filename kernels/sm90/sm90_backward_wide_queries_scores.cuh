@@ -239,13 +239,13 @@ class WideQueryScores {
   int diagonal_;       // key on the diagonal of the warpgroup's first row
   int first_key_;      // first key of tile 0
   int masked_from_;    // tiles with this number or a higher one have hidden entries
-  int masked_before_;  // for windows: tiles with a lower number have hidden entries, too
+  int masked_before_;  // if the mask is a window, tiles with a lower number have hidden entries, too
   KeyTileList<Config, Storage::kWarpgroups> list_ = {};
   SeenKeyTile<Config> tile_ = {};  // the current tile, set by decide()
   ScoreRules<Config> rules_ = {};
   float lse_[2], delta_[2];
-  bool has_coarse_rows_ = false;      // if kAddsFromMemory is set: whether some row of the warp has a coarse lse
-  uint32 kept_[kKeptWords<32>] = {};  // with dropout: one bit for each entry of the tile, set if the entry is kept
+  bool has_coarse_rows_ = false;      // whether some row of the warp has a coarse lse. Used if kAddsFromMemory is set
+  uint32 kept_[kKeptWords<32>] = {};  // one bit for each entry of the tile, set if dropout keeps the entry
 };
 
 }  // namespace attend

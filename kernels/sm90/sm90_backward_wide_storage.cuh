@@ -50,7 +50,7 @@ struct TileRing {
   }
 };
 
-// With dropout: one bit for each entry of a thread's accumulator, set if dropout keeps the entry of p.
+// One bit for each entry of a thread's accumulator, set if dropout keeps the entry of p.
 template <class Config>
 struct Sm90BackwardKept {};
 template <class Config>
@@ -60,7 +60,7 @@ requires Score<Config>::kDrops struct Sm90BackwardKept<Config> {
 };
 
 // Shared memory of the kernel that computes dk and dv. The tiles have the same member names as in Sm90BackwardStorage,
-// because BackwardLoads accesses both.
+// because BackwardLoads accesses the tiles of both structs.
 template <class Config>
 struct alignas(kSwizzleAtom) Sm90BackwardWideKeysStorage
     : Sm90TermsTiles<Score<Config>::kAddsFromMemory ? Config::kStages : 0, kBackwardTermsBytes> {

@@ -10,9 +10,10 @@
 // items are divided evenly among all thread blocks, so some items are split in two. The thread block with the later
 // steps of such an item writes float sums, and the thread block with its first steps adds them.
 //
-// If key blocks have different numbers of steps, each thread block takes the next key block when it has finished one,
-// longest first. If additions to dq have a fixed order, the list has the same order (Sm90BackwardOrder). If kOwnsHeads
-// is set, a thread block processes all key blocks of every n-th head, where n is the grid size.
+// If key blocks have different numbers of steps, each thread block takes the next key block when it has finished one.
+// The longest key blocks come first. If additions to dq have a fixed order, the list has the same order
+// (Sm90BackwardOrder). If kOwnsHeads is set, a thread block processes all key blocks of every n-th head, where n is the
+// grid size.
 #pragma once
 
 #include "../attention/block_mask.cuh"
@@ -227,10 +228,10 @@ class Sm90BackwardList {
 
   const Sm90BackwardArgs& args_;
   uint32 num_items_;
-  uint32 next_;  // index of the next item. If kOwnsHeads is set: index of the next head. With dynamic scheduling: index
-                 // of the item requested last
+  uint32 next_;  // index of the next item. If kOwnsHeads is set, the index of the next head. With dynamic scheduling,
+                 // the index of the item that was requested last
   bool has_begun_ = false;
-  uint32 key_block_ = 0;  // if kOwnsHeads is set: next key block of that head
+  uint32 key_block_ = 0;  // next key block of that head, used if kOwnsHeads is set
   uint32 first_cut_;      // items from this index on may be split
   int steps_;             // steps of an item
   int at_;                // this thread block processes the steps [at_, run_end_) among the steps of all items from

@@ -59,7 +59,9 @@ struct Sm90CachedLoader {
   __device__ __forceinline__ void load(const Sm90Work& work, const LoadQ& load_q) {
     const Sm90KeyTiles tiles =
         key_tiles_of_rows<Config, Shape::kBlockM>(sm90_mask<Config>(args.options, work), work, work.row);
-    if (tiles.begin >= tiles.end) return;  // there is nothing to load, and consumers do not wait for q, k or v either
+    if (tiles.begin >= tiles.end)
+      return;  // no key is visible, so nothing is loaded, and consumers do not wait for q,
+               // k or v
     const int head = work.head / static_cast<int>(args.base.num_heads_q / args.base.num_heads_k);
     const Sm90CachedKeys keys = Sm90CachedKeys::of<Config>(args, work);
     int n = tiles.end - 1;

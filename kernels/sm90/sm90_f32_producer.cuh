@@ -58,8 +58,8 @@ struct F32Producer {
     }
   }
 
-  // Each load_ function waits until its buffer is free. The waits for the first use of a buffer return at once, because
-  // a new barrier counts as completed for the other parity.
+  // Each load_ function waits until its buffer is free. The first wait for each buffer returns at once. It waits for
+  // parity 1, and a new barrier counts as completed for parity 1.
   __device__ __forceinline__ void load_q(const F32Place<Config>& place, const Sm90Work& work) {
     smem.q_empty.wait(q_at.parity() ^ 1);
     load<Shape::kPanelsQk>(smem.q, Shape::kPanelBytesQ, args.q_map, smem.q_full, place.first_q + work.row,
@@ -85,7 +85,9 @@ struct F32Producer {
     const Sm90KeyList<Config> list = sm90_key_list<Config>(args, work);
     const Sm90KeyTiles tiles =
         places_of_rows<Config, Shape::kBlockM>(list, sm90_mask<Config>(args.options, work), work, work.row);
-    if (tiles.begin >= tiles.end) return;  // there is nothing to load, and consumers do not wait for q, k or v either
+    if (tiles.begin >= tiles.end)
+      return;  // no key is visible, so nothing is loaded, and consumers do not wait for q,
+               // k or v
     const F32Place<Config> place = F32Place<Config>::of(args, work);
     int number = list.number(tiles.end - 1);
     load_k(place, number);

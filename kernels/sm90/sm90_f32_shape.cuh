@@ -12,8 +12,8 @@ constexpr int kPieces = 2;
 enum Piece { kHighPiece, kLowPiece };
 
 constexpr int kF32SplitThreads = 256;
-constexpr int kF32LeastHeadDim = 8;  // in shorter rows all numbers may be small by chance, which F32Block::kMostSpread
-                                     // forbids
+constexpr int kF32LeastHeadDim = 8;  // in a shorter row, all numbers may be small by chance. The row maxima would then
+                                     // differ by more than F32Block::kMostSpread allows
 constexpr int kF32LargestHeadDim = 128;
 
 // Tile sizes and pipeline settings of a Config. The comment on each field names the Config constant with the same

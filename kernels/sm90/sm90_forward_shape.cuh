@@ -16,8 +16,8 @@ constexpr int kSm90WarpgroupThreads = 128;
 constexpr int kSm90WorkSlots = 4;  // slots for query tiles that the producer has written and that some consumer still
                                    // needs
 constexpr int kSm90WorkBytes = 32;
-constexpr int kSm90HiddenTiles = 2;   // if kIsCached is set: number of tiles, per buffer of k, whose bits of hidden
-                                      // keys are stored
+constexpr int kSm90HiddenTiles = 2;   // number of tiles, per buffer of k, whose bits of hidden keys are stored. Used if
+                                      // kIsCached is set
 constexpr int kSm90HiddenBytes = 16;  // bytes of the bits of hidden keys of one tile, with one bit per key
 constexpr int kSm90LargestHeadDim = 256;
 

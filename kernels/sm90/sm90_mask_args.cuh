@@ -14,10 +14,10 @@ constexpr int kMaskListsOfBlock = 4;
 
 // Describes which 64 x 64 tiles of the mask one element of a list covers.
 struct MaskListShape {
-  int by_keys;  // 1: one list per block of keys, whose elements are tiles of 64 query rows; 0: one list per tile of
-                // query rows
+  int by_keys;  // If 1, there is one list per block of keys, and its elements are tiles of 64 query rows. If 0, there
+                // is one list per tile of query rows
   int rows;     // tiles of 64 query rows that a list covers; 1 if by_keys is set
-  int keys;     // tiles of 64 keys that an element covers, or that a list covers if by_keys is set
+  int keys;     // tiles of 64 keys that an element covers. If by_keys is set, tiles of 64 keys that a list covers
   int heads;    // heads of the mask that share a list; 1 if by_keys is 0
 
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr int tiles() const { return heads * rows * keys; }
@@ -42,16 +42,16 @@ struct Sm90MaskArgs {
   uint32* patterns_by_key;    // the same patterns for accumulators whose rows are keys; either pointer may be null
   int* kinds;                 // (heads, mask_rows, tile_columns): the number of the tile's pattern, kAllSeen or
                               // kNoneSeen
-  int* turns;                 // (heads / shape.heads, tile_rows, lists): number of key blocks that add to the tile of
-                              // dq before this key block; null if additions have no fixed order
+  int* turns;                 // (heads / shape.heads, tile_rows, lists): number of key blocks that add to a tile of dq
+                              // before the key block of a list; null if additions have no fixed order
   int64* bounds;              // bounds and entries of the lists, as in BlockMaskArgs
   int* entries;
   TensorStrides mask_stride;  // strides in bytes; 0 in broadcast dimensions
   int64 seqlen_q;
   int64 seqlen_k;
-  int64 window_left;   // window that the attention kernel applies itself, left of the diagonal; kOpenWindow if there is
-                       // none
-  int64 window_right;  // the same, right of the diagonal
+  int64 window_left;    // left bound of the window that the attention kernel applies itself; kOpenWindow if there is
+                        // none
+  int64 window_right;   // right bound of that window, or kOpenWindow
   BlockMaskArgs other;  // a second mask in 64 x 64 tiles. A pair is visible only if both masks show it. There is no
                         // second mask if its bounds are null
   MaskListShape shape;

@@ -80,8 +80,8 @@ struct MaskRun {
   return of_half(pairs & 0xffffu) | of_half(pairs >> 16) << 32;
 }
 
-// Writes the pattern of a tile, given as 64 rows with one bit per column. Each word has the bits of one thread of an
-// accumulator. All lanes of a warp must call it.
+// Writes the pattern of a tile. The argument holds the tile as 64 rows with one bit per column. Each word has the bits
+// of one thread of an accumulator. All lanes of a warp must call it.
 __device__ __forceinline__ void write_pattern(uint32* words, const uint64* rows) {
 #pragma unroll
   for (int i = 0; i < kPatternWords; i += kWarpThreads) {

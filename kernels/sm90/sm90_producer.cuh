@@ -35,8 +35,8 @@ struct Sm90Producer {
     }
   }
 
-  // Each load_ function waits until its buffer is free. The waits for the first use of a buffer return at once, because
-  // a new barrier counts as completed for the other parity.
+  // Each load_ function waits until its buffer is free. The first wait for each buffer returns at once. It waits for
+  // parity 1, and a new barrier counts as completed for parity 1.
   __device__ __forceinline__ void load_q(const Sm90Work& work, const SequenceSpan& span) {
     if (is_loader()) {
       smem.q_empty[q_at.buffer()].wait(q_at.parity() ^ 1);
@@ -102,7 +102,7 @@ struct Sm90Producer {
   __device__ __forceinline__ void load_tile(const Sm90Work& work, Sm90TileWalk<Config>& walk) {
     const Sm90KeyList<Config> list = sm90_key_list<Config>(args, work);
     const Sm90KeyTiles tiles = places_of_block<Config>(args, list, sm90_mask<Config>(args.options, work), work);
-    // There is nothing to load, and consumers do not wait for q, k or v either.
+    // No key is visible, so nothing is loaded, and consumers do not wait for q, k or v.
     if (tiles.begin >= tiles.end) return walk.take();
     const int head = work.head / static_cast<int>(args.base.num_heads_q / args.base.num_heads_k);
     const SequenceSpan span = work.template span<Config>();

@@ -28,7 +28,8 @@ struct Sm90Scores {
                                            Config::kBlockN % 32 == 0;
   // Whether `rules` stays in registers for all key tiles. If scores need values from memory, those values need the
   // registers that pointers and strides would occupy. The rules are then built again for each tile. The rules are also
-  // built again for custom scores, and for dropout with a term by position if kOverlap needs registers for a second p.
+  // built again for custom scores. If kOverlap needs registers for a second p, they are also built again for dropout
+  // combined with a term by position (ALiBi).
   static constexpr bool kKeepsRules = (kHasRules || Score<Config>::kDrops) && !Score<Config>::kReadsMemory &&
                                       !Score<Config>::kIsCustom &&
                                       !(Score<Config>::kDrops && Score<Config>::kAddsByPosition && Config::kOverlap);

@@ -23,7 +23,8 @@ struct alignas(16) Sm90Work {
                  // hidden
   int seqlen_q;
   int seqlen_k;
-  int batch;  // if kIsCached is set: batch entry of q and o; if kSplitsKeys is set: index of the part of the keys
+  int batch;  // If kIsCached is set, the batch entry of q and o. If kSplitsKeys is set, the index of the part of the
+              // keys
 
   static constexpr int kNoWork = -1;
 

@@ -210,7 +210,7 @@ class Sm90TileWalk {
 
   const Sm90ForwardArgs& args_;
   TileQueue<Config::kSchedule> queue_;
-  uint32 first_sequence_ = 0;  // for packed sequences: the sequence that lane 0 checks
+  uint32 first_sequence_ = 0;  // sequence that lane 0 checks, used for packed sequences
   uint32 first_index_ = 0;     // index of the first tile of that sequence
   uint32 tiles_until_ = 0;     // number of query tiles of all heads of the sequences from first_sequence_ up to and
                                // including this lane's

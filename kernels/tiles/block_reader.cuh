@@ -13,13 +13,13 @@ namespace attend {
 template <class Tile>
 class BlockReader {
  public:
-  // Returns a reader for operand A, or for operand B if rows of the tile are rows of B, as for V. Matrices 0 and 1 of a
-  // block are then rows 0-7 and 8-15.
+  // Returns a reader for operand A. It also reads operand B if rows of the tile are rows of B, which is true of V.
+  // Matrices 0 and 1 of a block are then rows 0-7 and 8-15.
   [[nodiscard]] static __device__ __forceinline__ BlockReader by_rows(const Tile& tile, int lane) {
     return BlockReader(tile, lane % 16, lane / 16);
   }
-  // Returns a reader for operand B if rows of the tile are columns of B, as for K. Matrices 0 and 1 of a block are then
-  // columns 0-7 and 8-15.
+  // Returns a reader for operand B if rows of the tile are columns of B, which is true of K. Matrices 0 and 1 of a
+  // block are then columns 0-7 and 8-15.
   [[nodiscard]] static __device__ __forceinline__ BlockReader by_columns(const Tile& tile, int lane) {
     return BlockReader(tile, lane / 16 * 8 + lane % 8, lane / 8 % 2);
   }

@@ -28,7 +28,7 @@ inline constexpr auto kOptionsWithGradient = [] {
   return positions;
 }();
 
-/// Params together with the string that is their `compute`.
+/// Params, and the string to which their member `compute` refers.
 struct Options {
   Params without_compute;
   std::string compute;

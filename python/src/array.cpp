@@ -53,7 +53,7 @@ void check_num_dims(int num_dims) {
 }
 
 /// Sets the strides of an empty tensor to 1. Frameworks give empty tensors arbitrary strides, and the library might
-/// refuse these.
+/// refuse such strides.
 void forget_strides_of_nothing(Array& a) {
   std::int64_t numel = 1;
   for (int d = 0; d < a.num_dims; ++d) numel *= a.shape[d];
@@ -135,8 +135,8 @@ Array Array::of(nb::handle object, const std::string& dtype) {
     a.stride[d] = source.stride(d);
   }
   forget_strides_of_nothing(a);
-  // A DLPack capsule can be read only once, so the Array keeps the object that has read it.
-  // A reference to the same memory, because a move would copy the elements.
+  // A DLPack capsule can be read only once, so the Array keeps the object that has read it. The policy `reference`
+  // keeps the same memory, whereas a move would copy the elements.
   a.owner = nb::cast(source, nb::rv_policy::reference);
   return a;
 }

@@ -28,7 +28,7 @@
 namespace attend::python {
 namespace {
 
-/// Memory from the library's pool of GPU memory that a Python array owns.
+/// GPU memory from the library's pool. A Python array owns it.
 struct OwnedMemory {
   cuda::DevicePointer data = 0;
   int index = 0;
@@ -40,7 +40,7 @@ struct OwnedMemory {
     if (data == 0) return;
     try {
       const cuda::ContextGuard context(index);
-      // The array does not record which streams use its memory.
+      // Waits for all streams, because the array does not record which streams use its memory.
       if (stream_owner.is_none()) cuda::driver().context_synchronize();
       cuda::driver().mem_free_async(data, stream);
     } catch (const Error&) {

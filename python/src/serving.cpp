@@ -75,7 +75,7 @@ struct Rows {
   Tensor tensor;
   const std::int32_t* offsets = nullptr;
   std::int64_t num_sequences = 0;
-  std::int64_t most = 0;  ///< if rows are packed: an upper bound of the number of rows per sequence
+  std::int64_t most = 0;  ///< upper bound of the number of rows per sequence, used if rows are packed
 
   [[nodiscard]] std::int64_t count() const { return tensor.shape[0] * tensor.shape[2]; }
   /// Returns the value of `Entries::batch` for an array with one entry per row.

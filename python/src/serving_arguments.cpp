@@ -19,8 +19,8 @@ namespace {
 
 using nb::dlpack::dltensor;
 
-/// Where the value of a keyword argument is stored: in a member, in a tensor field, or in a number field. The first of
-/// them that is set is used.
+/// Describes where the value of a keyword argument is stored. The place is a member, a tensor field or a number field,
+/// whichever of these three is set first.
 struct Place {
   nb::handle ServingArguments::*member = nullptr;
   std::optional<std::size_t> tensor = {}, number = {};

@@ -21,9 +21,10 @@ struct Torch {
   nb::object is_any_autocast_enabled;  ///< ()
   nb::object is_autocast_enabled;      ///< (device type name)
   nb::object autocast_dtype;           ///< (device type name)
-  nb::object requires_determinism;     ///< (): whether torch requires deterministic operators
-  nb::object is_inference;       ///< (tensor): whether it is an inference tensor, for which autograd counts no writes
-  nb::object increment_version;  ///< (tensor): makes autograd count a write to the tensor; see autograd.graph
+  nb::object requires_determinism;     ///< (): returns whether torch requires deterministic operators
+  nb::object is_inference;       ///< (tensor): returns whether the tensor is an inference tensor. Autograd does not
+                                 ///< count writes to such tensors
+  nb::object increment_version;  ///< (tensor): makes autograd count a write to the tensor (see autograd.graph)
   nb::object forward_ad;         ///< the module torch.autograd.forward_ad
 
   // Watchers are functions that return True if torch's dispatcher must do more than autograd and autocast, for example

@@ -105,8 +105,8 @@ bool can_read_gradients(nb::handle dout) {
   return torch->has_exchange_table && !dout.is_none() && engine_allows_direct_route();
 }
 
-/// Returns the settings for backward. If torch now requires determinism, they are deterministic, even if it did not
-/// require it during forward.
+/// Returns the settings for backward. If torch requires determinism now, the returned settings are deterministic, even
+/// if torch did not require determinism during forward.
 std::shared_ptr<const ReadSettings> settings_of_backward(nb::handle tuple) {
   return settings_of_tuple(is_true(torch->requires_determinism()) ? torch->with_required_determinism(tuple)
                                                                   : nb::borrow(tuple));

@@ -13,12 +13,12 @@ namespace attend {
 template <int kThreads, class Tile>
 class CpAsyncTileLoader {
  public:
-  // `first` is the place of the first tile in shared memory. row_stride is in elements, here and below.
+  // `first` is the place of the first tile in shared memory. The argument row_stride is in elements.
   __device__ __forceinline__ CpAsyncTileLoader(Tile& first, const void* source, int64 row_stride)
       : source_(static_cast<const char*>(source) + row() * row_stride * kTileElementBytes + column() * kChunkBytes),
         first_(smem_address(first.chunk)) {}
 
-  // Starts the copies of the next tile, to `offset` bytes behind the place of the first tile. Only the first `rows`
+  // Starts to copy the next tile to the address that lies `offset` bytes behind the first tile. Only the first `rows`
   // rows exist. The others become zero, because a NaN in a missing key would make 0 * v NaN.
   __device__ __forceinline__ void load(uint32 offset, int64 row_stride, int rows) {
     const int64 step = kRowStep * kTileElementBytes * row_stride;

@@ -10,10 +10,9 @@ namespace attend {
 // Rung 01: the tiles of a and b of a ProductTile.
 struct ProductTileShape {
   static constexpr int kSize = 64;        // number of rows, and of columns, of C
-  static constexpr int kDepth = 16;       // number of steps in shared memory at a time
+  static constexpr int kDepth = 16;       // number of steps of the summed dimension that are in shared memory at a time
   static constexpr int kThreads = 256;    // a grid of 16 x 16 threads
-  static constexpr int kRow = kSize + 2;  // the + 2 avoids bank conflicts for each of the two functions that fill a
-                                          // tile
+  static constexpr int kRow = kSize + 2;  // the padding of 2 avoids bank conflicts for both functions that fill a tile
   static constexpr int kSmemBytes = float_bytes(2 * kDepth, kRow);
 };
 

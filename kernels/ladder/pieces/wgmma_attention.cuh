@@ -17,9 +17,9 @@ namespace attend {
 
 template <class Config>
 struct WarpgroupTile {
-  static constexpr int kScores = Config::kBlockN / 2;     // number of values of a thread
-  static constexpr int kPairs = Config::kBlockN / 4;      // number of 16-bit pairs of a thread
-  static constexpr int kOutputs = Config::kHeadDimV / 2;  // number of values of a thread
+  static constexpr int kScores = Config::kBlockN / 2;     // number of scores that a thread holds
+  static constexpr int kPairs = Config::kBlockN / 4;      // number of pairs of 16-bit p that a thread holds
+  static constexpr int kOutputs = Config::kHeadDimV / 2;  // number of elements of o that a thread holds
   static constexpr uint32 kPanelBytesQ = Config::kBlockM * kSwizzleBytes;
   static constexpr uint32 kPanelBytesK = Config::kBlockN * kSwizzleBytes;
 };

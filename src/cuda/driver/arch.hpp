@@ -16,7 +16,7 @@ struct Arch {
   int major;  ///< compute capability of its devices
   int minor;
   int max_smem_per_block;  ///< maximum shared memory per block in bytes, static plus dynamic
-  bool cp_async;           ///< cp.async, mma.sync with 16 x 8 x 16 and bf16
+  bool cp_async;           ///< cp.async, and mma.sync with the shape 16 x 8 x 16 and with bf16
   bool fp8_mma;            ///< mma.sync with e4m3 operands
   bool tma;                ///< cp.async.bulk, mbarrier transactions, clusters
   bool wgmma;              ///< wgmma and setmaxnreg, only on sm_90a

@@ -1,4 +1,4 @@
-// The NVIDIA libraries on this machine, as reported by `attend info` and by the Python function with the same purpose.
+// Finds the NVIDIA libraries on this machine. `attend info` and the Python package report them.
 #pragma once
 
 #include <string>

@@ -1,9 +1,9 @@
 // NVRTC, NVIDIA's run-time compiler. It compiles CUDA C++ to machine code. The library is loaded on first use.
 //
-// libnvrtc is searched for in this order: with the loader's own search (libnvrtc.so.13, .12, .so), in $CUDA_HOME/lib64,
-// in /usr/local/cuda/lib64, in the pip packages next to this library, and in the pip packages in $VIRTUAL_ENV. If
-// ATTEND_NVRTC_PATH is set, only that place is searched. It may be a file, a folder, or the root of a Python
-// environment.
+// libnvrtc is searched for in several places. First the loader searches for libnvrtc.so.13, .12 and .so. The next
+// places are $CUDA_HOME/lib64 and /usr/local/cuda/lib64. The last places are the pip packages next to this library, and
+// the pip packages in $VIRTUAL_ENV. If ATTEND_NVRTC_PATH is set, only that place is searched. It may be a file, a
+// folder, or the root of a Python environment.
 #pragma once
 
 #include <cstddef>

@@ -44,9 +44,9 @@ struct ToolkitLibrary {
   const char* variable;
 };
 
-/// Returns the names and paths to try, in order. They depend on environment variables. The order is: the loader's own
-/// search, $CUDA_HOME/lib64, /usr/local/cuda/lib64, the pip packages next to this library, and the pip packages in
-/// $VIRTUAL_ENV.
+/// Returns the names and paths to try, in order. They depend on environment variables. The file names without a path
+/// come first. For them, the loader searches its own paths. Then come $CUDA_HOME/lib64 and /usr/local/cuda/lib64. The
+/// pip packages next to this library and in $VIRTUAL_ENV are last.
 [[nodiscard]] std::vector<std::string> toolkit_candidates(const ToolkitLibrary& library);
 
 /// Returns the folder of the file that contains this code, which is either the program or libattend.so. Returns an

@@ -29,7 +29,7 @@ constexpr Entry kEntries[] = {{.family = "simt", .examples = simt_examples},
                               {.family = "sm90_backward", .examples = sm90_backward_examples}};
 
 /// Adds a variant for each score modification that the family supports but no variant of the pass has. The new variant
-/// is the first variant of the pass, with this modification.
+/// equals the first variant of the pass, except that it has this modification.
 void add_missing_modifications(std::vector<Variant>& variants, std::int32_t is_backward, std::int32_t takes) {
   constexpr std::size_t kOptions = offsetof(Facts, options) / sizeof(std::int32_t);
   constexpr std::size_t kIsBackward = offsetof(Facts, is_backward) / sizeof(std::int32_t);

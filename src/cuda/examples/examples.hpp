@@ -12,18 +12,18 @@
 
 namespace attend::cuda {
 
-/// Returns the example variants of a family for an architecture. For each kind of variant that choose() can return,
-/// there is at least one example. No variant occurs twice.
+/// Returns the example variants of a family for an architecture. Together, the examples represent all variants that
+/// choose() can return. No variant occurs twice.
 /// @throws Error (kInternal) if the family has no examples.
 [[nodiscard]] std::vector<Variant> example_variants(const Family& family, const Arch& arch);
 
 /// Returns the kernel specs of all example variants. No spec occurs twice. The family must support the architecture.
 [[nodiscard]] std::vector<KernelSpec> example_specs(const Family& family, const Arch& arch);
 
-/// Returns the properties of a kernel that compiling this spec tests, as texts. The properties are the kernel together
-/// with its architecture, the element type together with the architecture, and each value of each Config constant. A
-/// head_dim is an exception. Its property is the width of the tile, together with whether head_dim fills the tile, is a
-/// multiple of 8, or neither.
+/// Returns the properties that a compilation of this spec tests, one string for each property. One property is the pair
+/// of kernel and architecture. Another is the pair of element type and architecture. Each Config constant with its
+/// value is a further property. For a constant that is a head_dim, the property consists of the width of the tile and
+/// of one of three cases: head_dim fills the tile, it is a multiple of 8, or neither.
 [[nodiscard]] std::vector<std::string> covered_by(const KernelSpec& spec);
 
 /// Returns a small subset of the specs, in the same order. The subset has all properties (see covered_by()) that occur

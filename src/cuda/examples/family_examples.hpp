@@ -33,8 +33,8 @@ struct HeadDims {
 /// each option alone and all options together, negated scores, unaligned tensors, and few query rows.
 [[nodiscard]] std::vector<Variant> sm80_forward_examples(const Arch& arch);
 
-/// Returns the examples of sm80_backward. They cover the properties that sm80_forward's examples cover, with one and
-/// with two passes over the scores, and both forms of dbias.
+/// Returns the examples of sm80_backward. They cover the same properties as the examples of sm80_forward. They also
+/// cover both forms of dbias, and backward passes with one and with two passes over the scores.
 [[nodiscard]] std::vector<Variant> sm80_backward_examples(const Arch& arch);
 
 /// Returns the examples of sm90_forward. They cover all padded head_dims, both dtypes, all masks, each option alone and

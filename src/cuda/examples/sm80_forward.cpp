@@ -42,7 +42,7 @@ constexpr Case kEveryCopy[] = {
     {.element = kBF16, .mask = kWindow, .options = kBias, .bias = kF16, .copy_bytes = 4},
     {.element = kF16, .copy_bytes = 2},
 };
-// These cases have each option alone and all options together.
+// In these cases, each option occurs alone, and all options occur together.
 constexpr Case kEveryOption[] = {
     {.element = kBF16, .mask = kCausal},
     {.element = kF16, .mask = kWindow},

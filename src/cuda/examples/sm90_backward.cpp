@@ -93,7 +93,7 @@ constexpr Case kParts[] = {
     {.element = kF16, .options = kRing | kAlibi, .is_deterministic = true},
     {.element = kBF16, .mask = kCausal, .options = kRing | kDropout},
 };
-// Cases for head_dims above 128. They cover all depths and the options that need registers.
+// Cases for head_dims above 128. They cover all masks and the options that need registers.
 constexpr Case kWide[] = {
     {.element = kBF16},
     {.element = kF16, .options = kVarlen},

@@ -30,7 +30,7 @@ constexpr std::size_t kChecksumAt = 8 + 4 + 4 + 8 + 8 + 8 + kKeyBytes;
 constexpr std::size_t kHeaderBytes = kChecksumAt + kChecksumBytes;
 // This limit is far above the size of any entry. Without it, a corrupt length field could cause a huge allocation.
 constexpr std::size_t kMaxEntryBytes = std::size_t{1} << 30;
-// In seconds. The access time of an entry is updated only if it is older than this.
+// The access time of an entry is updated only if it is older than this number of seconds.
 constexpr time_t kTouchAfter = 3600;
 
 void put(std::string& out, std::uint64_t number, int bytes) {

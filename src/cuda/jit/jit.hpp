@@ -46,10 +46,10 @@ struct CompiledKernel {
 
 /// Options of a Jit.
 struct JitOptions {
-  std::filesystem::path cache_root;  ///< folder for compiled kernels; empty: store them only in memory
-  /// Size limit of the folder in bytes; 0: store kernels only in memory.
+  std::filesystem::path cache_root;  ///< folder for compiled kernels. If empty, they are stored only in memory
+  /// Size limit of the folder in bytes. If 0, kernels are stored only in memory.
   std::uint64_t cache_limit = kDefaultCacheLimit;
-  std::filesystem::path kernel_dir;  ///< folder with the kernel sources; empty: use the embedded sources
+  std::filesystem::path kernel_dir;  ///< folder with the kernel sources. If empty, the embedded sources are used
   bool log_compiles = false;
   /// Whether to add line numbers of the source to the machine code, for profilers and sanitizers. Files on disk become
   /// four times as large. The instructions are the same.

@@ -77,7 +77,7 @@ struct Program {
 [[nodiscard]] std::string identity(const KernelSpec& spec);
 
 /// Generates the program for `spec`.
-/// @param kernel_dir  folder with the kernel sources; empty: use the embedded sources
+/// @param kernel_dir folder with the kernel sources. If empty, the embedded sources are used
 /// @throws Error (kInvalidArgument) if the architecture is unknown or a name is not a valid identifier; also the errors
 ///         of collect_sources().
 [[nodiscard]] Program make_program(const KernelSpec& spec, const std::filesystem::path& kernel_dir);

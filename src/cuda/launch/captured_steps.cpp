@@ -61,7 +61,7 @@ std::optional<core::Lack> captured_gradients_lack(const core::Problem& p) {
 void add_captured_spec(const Facts& facts, const Arch& arch, std::vector<KernelSpec>& specs) {
   if (!facts.has(option::kCapturedGradients)) return;
   Facts exact = facts;
-  exact.negate_scores = 0;  // this kernel reads the scale with its sign
+  exact.negate_scores = 0;  // this kernel supports a negative scale, so scores are not negated
   const SimtBackwardTile tile = tile_of(facts);
   const SimtGradientKernel kernel = {.tile = tile, .has_lse_rounding = facts.has_lse_rounding()};
   constexpr std::int32_t kTaken = option::kAll | option::kHugeTransform | option::kCustomScore |

@@ -18,7 +18,8 @@ namespace attend::cuda {
 [[nodiscard]] EnumConstant find_enum_constant(Sm80Gradient gradient);
 [[nodiscard]] EnumConstant find_enum_constant(Schedule schedule);
 
-/// Reports that `number` is not an enumerator of the type in `none`. @throws Error (kInternal) always.
+/// Throws an Error (kInternal) which states that `number` is not an enumerator. `none` contains the name of the
+/// enumeration.
 [[noreturn]] void refuse_number(const EnumConstant& none, int number);
 
 /// Returns the names of the enumeration and of the enumerator. @throws Error (kInternal) if the value is not an

@@ -14,7 +14,8 @@ namespace attend::cuda {
 struct Rate {
   /// TFLOP/s. Only operations for visible scores are counted, as in the benchmarks.
   double tflops;
-  /// Number of query rows that a block processes at a time. In a backward kernel whose blocks own keys: number of keys.
+  /// Number of query rows that a block processes at a time. If the blocks of a backward kernel own keys, this is the
+  /// number of keys that a block owns.
   std::int64_t block_m;
   /// Number of blocks of the main kernel.
   std::int64_t blocks;
@@ -22,8 +23,8 @@ struct Rate {
   int blocks_per_multiprocessor;
   /// Number of kernel launches. They run one after another.
   std::size_t num_steps;
-  /// Whether a multiprocessor processes one tile at a time. If all tiles have the same length, the run time is then a
-  /// whole number of waves.
+  /// Whether a multiprocessor processes one tile at a time. If it does and all tiles have the same length, the run time
+  /// is a multiple of the time of one wave of blocks.
   bool has_whole_waves = false;
 };
 

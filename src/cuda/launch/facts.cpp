@@ -88,8 +88,8 @@ MaskKind mask_kind(const Problem& p) {
   return left < 0 && right == 0 ? MaskKind::kCausal : MaskKind::kWindow;
 }
 
-/// Backward pass: returns the options that do not change the loop over key tiles and whose gradient is not requested.
-/// The kernels can ignore these options, because the lse of the forward pass already includes their effect.
+/// Returns the options that the kernels of a backward pass can ignore, because the lse of the forward pass already
+/// includes their effect. These options do not change the loop over key tiles, and their gradient is not requested.
 std::int32_t options_in_lse(const Problem& p) {
   std::int32_t bits = option::bits_outside_loop();
   for (const core::ScoreTensor& row : core::kScoreTensors) {
@@ -207,8 +207,8 @@ std::vector<Constant> constants_of(const Facts& facts, std::int32_t taken, std::
   // A kernel that supports at least one score modification reads the constants of all modifications (Score<Config>).
   const std::int32_t wanted =
       (taken & option::kEveryMod) != 0 ? taken | option::kEveryMod | option::kCustomScore : taken;
-  // Backward pass: some options do not change the loop over key tiles. Only the separate kernel that computes their
-  // gradients needs these options. For all other kernels, lse already includes their effect.
+  // In a backward pass, some options do not change the loop over key tiles. Only the separate kernel that computes
+  // their gradients needs these options. For all other kernels, lse already includes their effect.
   const std::int32_t known = facts.is_backward != 0 ? facts.loop_options() : facts.options;
   for (const Option& o : options()) {
     if (o.constant != nullptr && (o.bit & wanted) != 0) constants.push_back({o.constant, (known & o.bit) != 0});

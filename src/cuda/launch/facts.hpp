@@ -1,6 +1,6 @@
 // The compile-time parameters of kernels that all families share (Facts), and the table of options. An option is a
-// feature beyond dense, unmasked attention that a family may or may not support. A Config is the struct of compile-time
-// constants with which a kernel template is instantiated.
+// feature beyond dense, unmasked attention. Some families do not support some options. A Config is the struct of
+// compile-time constants with which a kernel template is instantiated.
 #pragma once
 
 #include <algorithm>
@@ -60,7 +60,7 @@ constexpr std::int32_t kBoolMask = bits_with(&ScoreModTraits::masks_from_memory)
 constexpr std::int32_t kDropout = bits_with(&ScoreModTraits::drops);
 constexpr std::int32_t kEveryMod = (1 << kScoreMods) - 1;  ///< all score modifications, including unsupported ones
 
-constexpr std::int32_t kDeterministic = 1 << 16;  ///< deterministic gradients; backward only
+constexpr std::int32_t kDeterministic = 1 << 16;  ///< deterministic gradients, requested only in backward passes
 constexpr std::int32_t kWindow = 1 << 17;         ///< a sliding window; a causal mask alone does not set this bit
 constexpr std::int32_t kVarlen = 1 << 18;
 constexpr std::int32_t kPhiloxState = 1 << 19;  ///< the seed and the offset of dropout are in device memory
@@ -114,7 +114,8 @@ struct Facts {
   std::int32_t lists_from_mask = 0;
 
   std::int32_t custom_score[4] = {};  ///< digest of Problem::custom_score
-  /// Traits of the custom score on which the choice of tiles depends, one bit each: custom_tile_traits().
+  /// Result of custom_tile_traits(): the traits of the custom score on which the choice of tiles depends, with one bit
+  /// for each trait.
   std::int32_t custom_traits = 0;
   /// Whether an index or a length is 2^21 or more. Defines ATTEND_LONG_SEQUENCES.
   std::int32_t custom_is_long = 0;
@@ -144,7 +145,7 @@ struct Facts {
   /// Returns whether score modifications need registers in addition to those that hold the scores.
   [[nodiscard]] bool has_rules() const { return !score().changes_nothing(); }
 
-  /// Backward pass: returns whether the kernels correct the rounding error of an lse with a large absolute value
+  /// Returns whether the kernels of a backward pass correct the rounding error of an lse with a large absolute value
   /// (kernels/attention/lse_rounding.cuh).
   [[nodiscard]] bool has_lse_rounding() const {
     return has(option::kBias | option::kAlibi | option::kCustomScore) && !has(option::kRing);

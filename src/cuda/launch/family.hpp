@@ -162,10 +162,12 @@ class Family {
   Family(const Family&) = delete;
   Family& operator=(const Family&) = delete;
 
-  const char* name;         ///< name of the family: the value of `compute` and the common part of its file names
+  const char* name;         ///< name of the family, which is the value of `compute` and the common part of the family's
+                            ///< file names
   const char* description;  ///< description in one line
   bool in_auto = true;  ///< if false, "auto" never chooses the family, for example because its kernels are tutorials
-  /// Whether this family supports the most problems; "auto" reports its reason if no family supports a problem.
+  /// Whether this family supports more problems than any other. If no family supports a problem, "auto" reports the
+  /// reason that this family gives.
   bool is_fallback = false;
   bool has_forward = true;
   bool has_backward = true;

@@ -35,10 +35,11 @@ namespace attend::cuda {
 struct Tunable {
   std::string name;  ///< name of the member, e.g. "block_m"
   std::size_t at;    ///< index of the member in Variant::ints()
-  /// If the member is an enumeration, the names of its enumerators by value; otherwise empty.
+  /// If the member is an enumeration, contains the names of its enumerators in the order of their values. Otherwise
+  /// empty.
   std::vector<std::string> enumerators = {};
 
-  /// Returns a text that describes the allowed values if `value` is not allowed; otherwise returns an empty string.
+  /// If `value` is not allowed, returns a description of the allowed values. Otherwise returns an empty string.
   /// @param present  value of the member in the variant that the family chose
   [[nodiscard]] std::string allowed_instead_of(std::int32_t value, std::int32_t present) const;
 };
@@ -171,7 +172,7 @@ template <class Struct>
 
 /// Returns the tunable members: the rows that have a name, sorted by their position in the struct.
 /// @param first   index in the variant of the first int of the struct
-/// @param prefix  text before each name
+/// @param prefix prefix that is added to each name
 template <class Struct>
 [[nodiscard]] std::vector<Tunable> tunables_of(std::span<const Field<Struct>> fields, std::size_t first = 0,
                                                const std::string& prefix = "") {

@@ -21,8 +21,8 @@ namespace attend::cuda {
 /// for a truncation in hardware. A tensor core adds 16 products at a time to a score. It cuts off all digits of a
 /// product below the last place of the largest product. If all products have the same sign, which is typical of large
 /// scores, the loss is up to twice this correction. In all other cases the loss is far below the rounding error of the
-/// sum. Products of bfloat16 have fewer digits to lose. The backward pass uses the same factor, because it computes p
-/// from the lse of the forward pass. Measured: docs/hopper_forward.md.
+/// sum. Products of bfloat16 numbers have fewer digits, so fewer digits can be cut off. The backward pass uses the same
+/// factor, because it computes p from the lse of the forward pass. Measured: docs/hopper_forward.md.
 [[nodiscard]] double made_up_for_cut_off(const core::Problem& p);
 /// Returns the scale for ForwardArgs and BackwardArgs, multiplied by made_up_for_cut_off(). The product is computed in
 /// double and rounded once, because the rounding error of a float product would be as large as the correction.

@@ -24,11 +24,13 @@ struct RungConfig : Facts {
   std::int32_t many_rows = 1;
 };
 
-/// How the work of a launch is divided among blocks. Consecutive block indices first count the tiles of one head.
+/// How the work of a launch is divided among blocks. Blocks with consecutive indices have consecutive tiles of one
+/// head. The tiles of the next head follow.
 enum class Grid {
   kRowTiles,  ///< one block per tile of block_m query rows of each query head
   kKeyTiles,  ///< one block per tile of block_n keys of each key head
-  /// One block per tile of block_m rows and block_n keys of each query head. Key tiles vary fastest.
+  /// One block per tile of block_m rows and block_n keys of each query head. Blocks with consecutive indices have
+  /// consecutive key tiles.
   kScoreTiles,
   kQueryHeads,  ///< one block per query head
 };
@@ -52,8 +54,8 @@ static_assert(covers<RungTile>(kRungFields));
 
 /// One kernel launch. Its Config contains the constants of RungConfig, the constants of `tile`, and `constants`.
 struct Step {
-  /// Name of a `template <class Config> __device__ void` function in the rung's file. If empty, NAME_forward, where
-  /// NAME is the name of the rung.
+  /// Name of a `template <class Config> __device__ void` function in the rung's file. If empty, the function is
+  /// NAME_forward, where NAME is the name of the rung.
   std::string function = {};
   Grid grid = Grid::kRowTiles;
   RungTile tile = {};

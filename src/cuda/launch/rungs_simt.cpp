@@ -55,7 +55,8 @@ std::vector<Step> standard_backward(const RungConfig& /*config*/) {
           product_step("standard_dv", Grid::kKeyTiles)};
 }
 
-/// Forward: the workspace contains S, which P overwrites. Backward: it contains P, dS and delta.
+/// Returns the size of the workspace. In the forward pass, the workspace contains S, which P overwrites. In the
+/// backward pass, it contains P, dS and delta.
 std::size_t standard_workspace(const core::Problem& p) {
   return floats_of_rows(p, p.is_backward ? 2 * p.max_seqlen_k + 1 : p.max_seqlen_k);
 }

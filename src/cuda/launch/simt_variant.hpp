@@ -68,8 +68,8 @@ static_assert(covers<SimtGradientKernel>(kSimtGradientFields));
 constexpr int kSimtMostColumns = 256;
 
 /// Returns the variant with its tiles. A block uses at most `max_smem_per_block` bytes of shared memory.
-/// @param few_rows  forward pass: whether to use tiles with fewer query rows. They give more blocks and fewer padding
-///         rows
+/// @param few_rows whether a forward pass uses tiles with fewer query rows. Such tiles give more blocks and fewer
+///         padding rows
 [[nodiscard]] SimtVariant simt_variant(const Facts& facts, bool few_rows, int max_smem_per_block);
 
 }  // namespace attend::cuda

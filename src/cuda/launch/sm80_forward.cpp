@@ -18,7 +18,7 @@ namespace {
 using core::Problem;
 
 /// Returns the speed of the kernel in TFLOP/s, for the time estimate. Attention without options was measured on an H200
-/// with 2048 keys at 64, 128 and 256 columns, and dropout at 64 and 128 columns. All other values are assumed.
+/// with 2048 keys at 64, 128 and 256 columns. Dropout was measured at 64 and 128 columns. All other values are assumed.
 double tflops_of(const Sm80ForwardVariant& v) {
   const int widest = v.widest();
   double rate = widest <= 64 ? 330 : widest <= 128 ? 370 : widest <= 192 ? 250 : widest <= 256 ? 330 : 120;

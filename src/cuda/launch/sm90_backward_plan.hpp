@@ -28,9 +28,9 @@ namespace attend::cuda {
 struct Sm90BackwardPlan {
   Sm90BackwardTile tile;
   std::int64_t rows;         ///< query rows of one head, including padding rows
-  std::int64_t row_blocks;   ///< blocks of the prepare kernel, which runs first, and of the finish kernel
-  std::int64_t blocks;       ///< blocks of the kernel that computes dk and dv
-  std::int64_t last_blocks;  ///< blocks of the last kernel, which computes dq or rounds it
+  std::int64_t row_blocks;   ///< number of blocks of the prepare kernel, and also of the finish kernel
+  std::int64_t blocks;       ///< number of blocks of the kernel that computes dk and dv
+  std::int64_t last_blocks;  ///< number of blocks of the last kernel, which computes dq or rounds it
   /// Number of tiles of 64 keys whose dk and dv the kernel sm90_backward_finish_keys rounds. 0 if dk and dv are not
   /// summed in memory.
   std::int64_t key_tiles;

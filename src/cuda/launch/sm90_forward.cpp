@@ -232,7 +232,7 @@ class Sm90Forward final : public Family {
     return grid.total_tiles == 0 ? 1 : choice.steps[steps_before(v)].blocks / grid.total_tiles;
   }
 
-  /// Returns the estimated time in seconds. It excludes the kernels that build mask lists.
+  /// Returns the estimated time in seconds, without the time of the kernels that build mask lists.
   static double seconds(const Problem& p, const Sm90ForwardVariant& v, const Sm90ForwardGrid& grid, std::int64_t splits,
                         const DeviceInfo& device) {
     const std::int64_t blocks = splits * grid.total_tiles;

@@ -15,9 +15,9 @@ namespace attend::cuda {
 constexpr std::int64_t kSm90MostSplits = kMergeStatesOfLaunch;
 
 /// Returns whether the keys of the problem can be split. Splitting does not support mask lists, lengths in device
-/// memory, sinks, or ring attention, in which the kernel itself merges with earlier results. It does not support a bias
-/// or a score function either. Such a term can be -1e9 for all keys of a row. Then the lse of each part, rounded to
-/// float32, is the same for any number of keys, and the parts would be merged with wrong weights.
+/// memory, sinks, or ring attention, in which the kernel itself merges with earlier results. It also does not support a
+/// bias or a score function. A bias, for example, can be -1e9 for all keys of a row. Then the lse of each part, rounded
+/// to float32, is the same for any number of keys, and the parts would be merged with wrong weights.
 [[nodiscard]] bool sm90_forward_can_split(const core::Problem& p);
 
 /// Returns the size in bytes of the parts' o and lse in the workspace.

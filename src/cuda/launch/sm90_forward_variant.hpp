@@ -18,9 +18,10 @@ struct Sm90ForwardVariant : Facts {
   /// Whether several blocks share the keys of a row. A merge kernel then follows: sm90_forward_split.hpp.
   std::int32_t splits_keys = 0;
   std::int32_t is_cached = 0;  ///< whether the keys are in a key-value cache: kernels/sm90/sm90_cached_args.cuh
-  /// If is_cached: whether TMA loads the keys in boxes; a box is a group of adjacent keys that one copy loads.
+  /// Whether TMA loads the keys in boxes. A box is a group of adjacent keys that one copy loads. Used if is_cached is
+  /// set.
   std::int32_t has_boxes = 0;
-  std::int32_t key_loaders = 0;  ///< if is_cached: number of warps that load keys
+  std::int32_t key_loaders = 0;  ///< number of warps that load keys, used if is_cached is set
 
   [[nodiscard]] int smem_bytes() const {
     return sm90_forward_smem_bytes(tile.consumers, tile.block_n, tile.stages, tile.q_buffers, head_dim, head_dim_v,

@@ -26,8 +26,8 @@ struct Sm90MaskLists {
   int by_rows_rows = 0, by_rows_keys = 0;
   /// Keys of a block in the lists by keys (BlockMaskLists::by_keys()); 0 if the kernels read no such lists.
   int by_keys_keys = 0;
-  bool has_order = false;      ///< lists by keys: whether additions to dq have a fixed order
-  bool is_persistent = false;  ///< lists by keys: whether the kernel is persistent
+  bool has_order = false;      ///< whether additions to dq have a fixed order. Used for the lists by keys
+  bool is_persistent = false;  ///< whether the kernel is persistent. Used for the lists by keys
 
   [[nodiscard]] std::size_t num_steps() const {
     return 1 + static_cast<std::size_t>(has_order) + static_cast<std::size_t>(by_keys_keys > 0) +

@@ -14,7 +14,7 @@
 namespace attend::cuda {
 namespace {
 
-// In bytes; addresses and strides must be multiples of this.
+// Addresses and strides must be multiples of this number of bytes.
 constexpr std::int64_t kMultiple = 16;
 constexpr std::int64_t kMostStride = std::int64_t{1} << 40;  // in bytes; this is the limit of cuTensorMapEncodeTiled
 

@@ -11,8 +11,8 @@
 
 namespace attend::cuda {
 
-/// A cache whose key is a family, a device and a variant. Looking up a value allocates no memory, because every call of
-/// the library looks up a value. Thread-safe.
+/// A cache whose key is a family, a device and a variant. Every call of the library looks up a value, so a look-up must
+/// be fast. It allocates no memory. Thread-safe.
 template <class Value>
 class VariantCache {
  public:

@@ -29,7 +29,8 @@ static_assert(sizeof(core::SeenTiles) == sizeof(MadeEntry));
 
 constexpr int kWarpsOfBlock = kMakerThreads / 32;
 constexpr int kBlocksOfMultiprocessor = 4;  // resident blocks per multiprocessor of the kernel mask_patterns
-// Largest number of runs of a capture for which bounds are computed; they need 24 MiB.
+// Bounds of a capture are computed if it has at most this number of runs. The bounds of this number of runs need 24
+// MiB.
 constexpr std::int64_t kMostRuns = 1 << 20;
 // Number of entries per row that are copied before the actual number is known.
 constexpr std::int64_t kEntriesCopiedOfRow = 16;
@@ -77,7 +78,7 @@ T* at(const Scratch& memory, std::size_t offset) {
   return reinterpret_cast<T*>(memory.data() + offset);  // NOLINT(performance-no-int-to-ptr)
 }
 
-/// One attempt to build the mask with memory for a given number of patterns and entries.
+/// One attempt to build the mask. The allocated memory has room for a given number of patterns and entries.
 class Attempt {
  public:
   Attempt(const std::vector<core::MaskCapture>& captures, const BlockTiles& tiles, const Capacity& capacity,
@@ -154,8 +155,8 @@ class Attempt {
   /// Returns the numbers of patterns and entries. The caller must have waited for the stream after begin_copy().
   [[nodiscard]] MakerCounts counts() const { return read<MakerCounts>(0, 1).front(); }
 
-  /// Starts copying the entries and patterns that begin_copy() has not copied. Returns whether there are any. If so,
-  /// the caller must wait for the stream.
+  /// Starts copying the entries and patterns that begin_copy() has not copied. Returns whether there are such entries
+  /// or patterns. If so, the caller must wait for the stream.
   [[nodiscard]] bool begin_rest() {
     const MakerCounts found = counts();
     found_entries_ = read<core::SeenTiles>(entries_ - counts_, std::min<std::int64_t>(num_copied_, found.entries));

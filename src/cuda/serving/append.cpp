@@ -98,7 +98,8 @@ AppendArgs args_of(const core::AppendProblem& p) {
 /// than warps on the GPU, a warp processes several heads of a token. It then computes the token's position in the cache
 /// and its row of the rotary tables only once.
 Dim3 deal_out(AppendArgs& args, const DeviceInfo& device) {
-  // A grid may have 65535 groups of heads. Up to three tensors share this number.
+  // The y dimension of a grid has at most 65535 blocks. Up to three tensors share them, and each block has a group of
+  // heads.
   constexpr std::int64_t kWarpsOfMultiprocessor = 32, kMostHeads = 16, kMostGroups = 20000;
   constexpr std::int64_t kMostBlocks = std::numeric_limits<std::int32_t>::max(), kTokensOfBlock = kAppendThreads / 32;
   std::int64_t rows = 0, tokens = 0, most_heads = 0;

@@ -22,8 +22,8 @@ struct DecodeStorage {
 /// Returns storage for launches on `stream`, with at least the sizes in `grid`. The GPU's context must be current. Each
 /// stream has separate storage, because launches on different streams can run at the same time. If the stream is being
 /// captured, the captured graph gets separate storage, which is freed when the graph is destroyed. The graph can
-/// therefore be replayed on any stream. But if two executable graphs are made from it, they must not run at the same
-/// time. Thread-safe.
+/// therefore be replayed on any stream. But if two executable graphs are made from one captured graph, they must not
+/// run at the same time. Thread-safe.
 [[nodiscard]] DecodeStorage decode_storage(const DecodeGrid& grid, StreamHandle stream);
 
 /// Memory for rows of q. No other call uses it while the lease exists. It is kept between calls instead of being

@@ -78,9 +78,9 @@ constexpr std::array kRowsOfTiles = {RowsOfTile{8, 1}, RowsOfTile{16, 1}, RowsOf
   return v.values_are_keys != 0 ? 2 : 4;
 }
 
-/// Returns the number of slots that are more important than stack nodes in shared memory. These slots keep
-/// `bytes_in_flight` bytes in transfer and allow the block to start the next step early. If the block uses warpgroups,
-/// a node is larger than a slot. Then nodes are more important, and slots_of_warpgroups() slots suffice.
+/// Returns the number of slots that get shared memory before the stack nodes do. These slots keep `bytes_in_flight`
+/// bytes in transfer and allow the block to start the next step early. If the block uses warpgroups, a node is larger
+/// than a slot. Then nodes come first, and slots_of_warpgroups() slots suffice.
 [[nodiscard]] int wanted_slots(const DecodeVariant& v, int bytes_in_flight) {
   if (v.by_warpgroup != 0) return slots_of_warpgroups(v);
   const bool ahead = decode_wants_to_work_ahead(v.tile(), v.leaves_room != 0);

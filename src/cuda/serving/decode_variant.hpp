@@ -60,7 +60,7 @@ struct DecodeGpu {
 
 [[nodiscard]] KernelSpec decode_spec(const DecodeVariant& variant, const char* arch);
 
-/// Returns the specs of one kernel of each kind that the architecture supports. Used by the tests.
+/// Returns the specs of example kernels that the architecture supports. Used by the tests.
 [[nodiscard]] std::vector<KernelSpec> decode_specs(const Arch& arch);
 
 }  // namespace attend::cuda

@@ -12,7 +12,7 @@
 namespace attend::cuda {
 namespace {
 
-// Kernels add rows, keys and windows as ints, so none of them may exceed this.
+// Kernels add numbers of rows, keys and windows as ints, so none of these numbers may exceed this limit.
 constexpr std::int64_t kMostLength = std::int64_t{1} << 30;
 
 /// Returns the problem as a forward call with packed sequences. Its k and v are the cache, in which the keys of a

@@ -48,7 +48,7 @@ namespace attend::cuda {
                                             const AddedKeys& added, std::int64_t most_rows, uint32* counters,
                                             void* scratch);
 
-/// Returns the specs of one kernel of each kind that the architecture supports. Used by the tests.
+/// Returns the specs of example kernels that the architecture supports. Used by the tests.
 [[nodiscard]] std::vector<KernelSpec> long_rows_specs(const Arch& arch);
 
 }  // namespace attend::cuda
