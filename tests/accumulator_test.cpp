@@ -87,8 +87,8 @@ TEST(OnlineSoftmax, ExponentsOfRowsThatSeeNothingAreZero) {
   for (const int value : {2, 3, 6, 7}) EXPECT_EQ(score[value], 0.0f);
 }
 
-// A bias of -FLT_MAX is often used as a mask. If the kernel computed 2^(c s - m) with m = c s, the product would
-// overflow to -inf. Here s is the score and c is log2(e).
+// A bias of -FLT_MAX is often used as a mask. Let s be a score of -FLT_MAX, and let c be log2(e). If the kernel
+// computed 2^(c s - m), where m is the row maximum in units of c s, the product c s would overflow to -inf.
 TEST(OnlineSoftmax, NaturalUnitsHoldWhatFloatHolds) {
   constexpr float kLeast = std::numeric_limits<float>::lowest();
   float score[4] = {kLeast, kLeast, 1.0f, -1.0f};
@@ -99,7 +99,8 @@ TEST(OnlineSoftmax, NaturalUnitsHoldWhatFloatHolds) {
   EXPECT_NEAR(score[3], std::exp(-2.0), 1e-7);
 }
 
-// For every row and column of a tile, compares "masked" with the definition of the mask.
+// Compares the kernel's decision whether a score is visible with the definition of the mask, for every row and column
+// of a tile.
 template <MaskKind kMask, bool kTransposed>
 void check_seen(const WindowMask& window, int64 first_row, int64 first_key) {
   constexpr int kLines = 64;

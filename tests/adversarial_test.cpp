@@ -115,7 +115,7 @@ TEST_P(Adversarial, DenormalInputs) {
   const Outputs out = run(in, "cpu");
   expect_finite(out);
   const Outputs truth = run(as_f64(in), "reference");
-  // Smallest difference between numbers of the dtype. An average of up to 12 values may be wrong by this much.
+  // Smallest difference between two numbers of the dtype. An average of up to 12 values may be wrong by this much.
   const double step = GetParam() == DType::kF16 ? 0x1p-24 : GetParam() == DType::kBF16 ? 0x1p-133 : 0x1p-149;
   const double f32_step = 0x1p-126;  // the hardware may flush f32 denormals to 0
   const std::vector<double> got = out.o.values(), want = truth.o.values();

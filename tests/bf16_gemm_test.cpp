@@ -1,5 +1,5 @@
-// Compares tile products of bfloat16 operands with float64, for every method of computing them. Covers any size, both
-// layouts of A, every mode, and ranges of rows.
+// Compares matrix products of bfloat16 tiles with float64, for every method by which the backend computes them. Covers
+// any size, both layouts of A, every GemmMode (how the product is added to C), and ranges of rows.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -65,7 +65,7 @@ Ranges random_ranges(std::int64_t count, std::int64_t limit, int grain, std::mt1
 }
 
 float random_bf16(std::mt19937& random) {
-  // The number has 8 bits, so products are exact in float32.
+  // The number has 8 significant bits, so the product of two such numbers is exact in float32.
   return static_cast<float>(static_cast<int>(random() % 255) - 127) / 64.0F;
 }
 

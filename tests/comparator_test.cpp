@@ -186,8 +186,8 @@ TEST(Blocks, AFewRowsAtTheEndAreOfTheOneBefore) {
   EXPECT_FALSE(judged(kRowsPerBlock + kFewRows, 0.45)) << "a block of their own";
 }
 
-// Equal p have equal rounding errors, so the slope may deviate. A deviation of less than half a unit in the last place
-// must be allowed only if the case requests it.
+// Equal softmax entries have equal rounding errors, so the slope of result against truth may deviate from 1. A
+// deviation of less than half a unit in the last place must be allowed only if the case requests it.
 TEST(Slope, MayBeOffByItsFloor) {
   constexpr std::int64_t kRows = 64, kCols = 16;
   constexpr auto kCount = static_cast<std::size_t>(kRows * kCols);

@@ -234,7 +234,8 @@ TEST_P(Sinks, MayLieAnywhere) {
   EXPECT_TRUE(out.dsinks->gaps_intact());
 }
 
-// With strides of 0, all sequences and heads share one sink. Its gradient still has a separate entry for each.
+// With strides of 0, all sequences and heads share one sink. The gradient still has a separate entry for each sequence
+// and head.
 TEST_P(Sinks, MayBeBroadcastByStrides) {
   AttentionCase c = base_case();
   c.sinks_per_sequence = true;

@@ -17,8 +17,8 @@ TEST(BadDevice, IsMissingHardware) {
   expect_refusal(bad, call, [&] { call.backward(); });
 }
 
-// These calls are well defined, but the named backend does not support them. The message has the usual form, and the
-// error code is another one.
+// These calls are well defined, but the named backend does not support them. The message has the usual form, but the
+// error code is not that of an invalid argument.
 TEST(UnsupportedByBackend, IsRefusedByName) {
   struct Lack {
     const char* compute;

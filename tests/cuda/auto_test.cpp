@@ -58,7 +58,8 @@ TEST(Auto, BooleanMasksAreForHopper) {
       EXPECT_EQ(specs.size(), choice.num_steps);
       EXPECT_EQ(specs[0].name, "sm90_mask_tiles");
       EXPECT_EQ(choice.steps[0].blocks, 128 * 16) << "a mask for all heads, in runs of 8 tiles";
-      // Size of the mask's words in one order; kernels for more than 128 columns need the words in two orders.
+      // Bytes of the mask with one bit per score. Backward kernels for more than 128 columns need a second copy of
+      // these bits in another order.
       const std::int64_t bits = 8192 * 8192 / 8;
       const auto bytes = static_cast<std::int64_t>(family.workspace(made.problem, choice).regions().back().bytes);
       EXPECT_GT(bytes, bits);

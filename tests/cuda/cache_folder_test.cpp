@@ -41,8 +41,9 @@ cuda::CacheEntry entry_of(int number) {
   return {.log = {}, .cubin = std::vector<std::byte>(kEntryBytes, static_cast<std::byte>(number)), .seconds = 1};
 }
 
-/// Sets the access time of a file to `age` ago, and its modification time to one hour earlier. With this order, a read
-/// alone does not change either time under the mount option relatime.
+/// Sets the access time of a file to `age` ago, and its modification time to one hour earlier. Because the access time
+/// is later than the modification time, reading the file changes neither time if the file system is mounted with
+/// relatime.
 void set_age(const fs::path& path, std::chrono::seconds age) {
   const auto now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
   const timespec times[2] = {{.tv_sec = now - age.count(), .tv_nsec = 0},

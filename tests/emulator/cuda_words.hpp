@@ -39,7 +39,8 @@ struct alignas(16) float4 {
   float x, y, z, w;
 };
 
-/// Dynamic shared memory. All kernels share one array, and each declares it in its namespace.
+/// Dynamic shared memory. All emulated kernels use this array, which replaces the dynamic shared memory that each
+/// kernel declares.
 namespace attend {
 constexpr std::size_t kEmulatedSmem = 232448;
 alignas(1024) inline char smem[kEmulatedSmem];

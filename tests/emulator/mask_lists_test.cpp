@@ -22,8 +22,8 @@ using Index = std::int64_t;
 
 constexpr Index kHeads = 4, kBatch = 2;
 
-/// One entry of a list: the tile's number, the words of each pattern, and the turn. Only lists by keys have turns,
-/// which order the sums of dq.
+/// One entry of a list: the tile's number, the words of each pattern, and the turn. Only the lists of row tiles for a
+/// key tile have turns. A turn is the position of a key tile in the order in which dq is summed.
 using Entry = std::tuple<int, std::vector<std::vector<uint32>>, int>;
 using Lists = std::vector<std::vector<Entry>>;
 

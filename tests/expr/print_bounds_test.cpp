@@ -50,7 +50,7 @@ void load_bounds(int capture, const int* ends, int count, double* bounds) {
   bounds[0] = low, bounds[1] = high;
 }
 
-/// A condition to test. It is the entire text, or a condition inside the text.
+/// A condition to test. `root` is the result of the function, or a condition that the text contains.
 struct Condition {
   std::string text;
   Function function;

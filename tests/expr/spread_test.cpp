@@ -53,7 +53,8 @@ TEST(Spread, IsKnown) {
   EXPECT_EQ(expr::spread_of(f.graph, std::span<const expr::Id>()), Spread::kUniform);
 }
 
-/// A random function must keep its value if only the variables change that it does not read according to spread_of().
+/// According to spread_of(), some variables do not affect a random function. If only these variables change, the
+/// function must keep its value.
 TEST(Spread, IsRight) {
   constexpr int kFunctions = 4000 / ATTEND_TEST_STRIDE, kPoints = 8;
   std::mt19937_64 generator(7);

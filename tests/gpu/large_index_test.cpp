@@ -23,8 +23,8 @@ class FarApart12GiB : public FamilyTest {};
 
 constexpr const char* kDimensionNames[] = {"batch", "heads", "rows"};
 
-/// A case for one dimension. Its last elements lie past element offset 2^32 in 16-bit tensors, and past 2^31 in lse and
-/// dlse.
+/// A problem whose tensors have a very large stride in one dimension. The last elements of 16-bit tensors lie past
+/// element offset 2^32, and those of lse and dlse past 2^31.
 struct FarCase {
   AttentionCase problem;
   std::int64_t entries;  ///< size of the dimension with the large stride

@@ -60,7 +60,7 @@ Outputs outputs_of(const char* compute, const Inputs& in, const Outputs& out) {
   return out;
 }
 
-/// Returns new outputs. If the family has no forward, their o and lse are those of `given`.
+/// Returns new outputs. If the family has no forward, o and lse of the result are the tensors of `given`.
 Outputs new_outputs(const char* compute, const Inputs& in, const Outputs& given) {
   Outputs out = make_outputs(in);
   if (!has_forward(compute)) out.o = given.o, out.lse = given.lse;

@@ -194,7 +194,7 @@ std::vector<CacheFacts> facts_of_neighbours() {
   return all;
 }
 
-/// Neighbouring rows in q and the lengths of other sequences must not change any bit of a sequence.
+/// Neighbouring rows in q and the lengths of other sequences must not change any bit of a sequence's results.
 TEST_F(GpuLongRowsBits, NeighboursThatChange) {
   for (const CacheFacts& facts : facts_of_neighbours()) {
     CacheCase problem(facts, 32);

@@ -108,7 +108,7 @@ TEST_F(GpuRingError, OfALongSequenceIsThatOfOneGpu) {
   std::vector<int> devices;
   for (int rank = 0; rank < num_ranks; ++rank) devices.push_back(rank);
   const Outputs ring = run_on_gpus(make_thread_ring(num_ranks), devices, in, c);
-  const Outputs alone = run(in, "sm90_backward");  // runs its forward too
+  const Outputs alone = run(in, "sm90_backward");  // also runs the forward, which computes o and lse
   say("both have run");
   const LongTruth whole(in);
   Truth truth = {whole.o(), {}, {}};

@@ -33,7 +33,7 @@ struct Budget {
   double results, gradients;
 };
 
-/// Returns the budget. For half types it is the rounding of o, p and ds.
+/// Returns the allowed errors. In half precision they cover the rounding of o, p and ds to 16 bits.
 Budget budget_of(DType dtype) {
   if (dtype == DType::kF32) return {1e-5, 2e-5};
   return dtype == DType::kBF16 ? Budget{0x1p-7, 0x1p-5} : Budget{0x1p-10, 0x1p-8};

@@ -313,8 +313,8 @@ TEST_F(Sm80Gradients, NeighboursThatHoldNaNReachNothing) {
   }
 }
 
-/// Scores reach 1e30. The differences between them exceed the rounding of lse. The key with the largest score must have
-/// all the weight.
+/// Scores reach 1e30. Two scores of a row differ by more than the rounding error of lse. The key with the largest score
+/// must have all the weight.
 TEST_F(Sm80Gradients, LargeScoresStayFinite) {
   constexpr std::int64_t kLargest = 70;
   for (const double magnitude : {1e3, 1e9, 1e12, 1e15}) {

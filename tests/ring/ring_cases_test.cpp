@@ -95,7 +95,8 @@ bool compatible(int f, int a, int g, int b) {
 
 constexpr RingAlgorithm kAlgorithms[] = {RingAlgorithm::kExchange, RingAlgorithm::kAllGather, RingAlgorithm::kAllToAll,
                                          RingAlgorithm::kTwoLevel};
-// Replaces kNumRanks for kTwoLevel; groups have 2, 2 or 3, 2 or 4, 3, and 2 ranks.
+// Numbers of ranks for kTwoLevel, used in place of kNumRanks. 4 ranks form groups of 2, 6 ranks form groups of 2 or 3,
+// 8 ranks form groups of 2 or 4, and 9 ranks form groups of 3.
 constexpr int kRanksInGroups[] = {4, 6, 8, 9, 4};
 
 RingCase to_case(const Choice& v, RingAlgorithm algorithm, std::uint64_t seed) {
