@@ -79,6 +79,7 @@ def decode(
     The keys of a sequence are stored in one of two forms. With layout="bhsd":
 
     - contiguous: k_cache is (cache rows, heads_k, capacity, head_dim). Key j of a sequence is row j of its cache row.
+
     - paged: k_cache is (pages, heads_k, page_size, head_dim). Each sequence has a row of page_table. Key j is row j %
       page_size of the page in entry j // page_size of that row. The capacity is pages_per_row * page_size. page_size is
       any number >= 1. Sequences may share pages.

@@ -19,8 +19,8 @@ namespace {
 
 using nb::dlpack::dltensor;
 
-/// Where the value of a keyword argument is stored: in a member, in a tensor field, or in a number field. The first of
-/// them that is set is used.
+/// The place in which the value of a keyword argument is stored: a member, a tensor field or a number field. The first
+/// of these three that is set is used.
 struct Place {
   nb::handle ServingArguments::*member = nullptr;
   std::optional<std::size_t> tensor = {}, number = {};
@@ -32,8 +32,8 @@ constexpr std::pair<std::string_view, nb::handle ServingArguments::*> kMembers[]
     {"head_dim_v", &ServingArguments::head_dim_v},
     {"return_lse", &ServingArguments::return_lse}};
 
-/// Returns where the values of a call's keyword arguments are stored, in the order of the arguments. The list is never
-/// destroyed.
+/// Returns the places in which the values of a call's keyword arguments are stored, in the order of the arguments. The
+/// list is never destroyed.
 std::vector<Place>& places_of(ServingCall call) {
   static auto* places = new std::array<std::vector<Place>, 2>();
   return (*places)[static_cast<std::size_t>(call)];

@@ -1,5 +1,5 @@
-"""Tests of ring-flash-attention's functions in attend. What that project's tests print is checked here as equality with
-one device.
+"""Tests of ring-flash-attention's functions in attend. The tests of that project print differences from one device. The
+tests here check that these differences are small.
 
 Its tests print the differences of out, lse and the gradients of qkv between `flash_attn`'s functions on the full
 problem and the ring's functions on the rank's rows. They use bfloat16, a causal mask and 5 heads, for each sharding,

@@ -1,8 +1,8 @@
 // The frozen standard: attention with full score matrices in memory, in the inputs' dtype. Its error defines the error
 // budget of every other implementation. Do not change the standard, unless the definition of the budget itself changes.
 //
-// All products and sums are in f32, and all results are rounded to the dtype of the inputs. round() below also rounds to
-// this dtype, which is the precision that a tensor core reads.
+// All products and sums are in f32, and all results are rounded to the dtype of the inputs. round() below also rounds
+// to this dtype, which is the precision that a tensor core reads.
 //
 // The forward computes:
 //     S = scale Q K^T,  P = softmax(S),  O = round(P) V

@@ -1,4 +1,4 @@
-"""Computes bounds of integer expressions over all positions of a call, from which it follows that a subscript cannot be
+"""Computes bounds of integer expressions over all positions of a call. These bounds can prove that a subscript is never
 negative.
 """
 

@@ -263,7 +263,7 @@ def bucket(
     side: Any = None,
     sorter: Any = None,
 ) -> Lanes:
-    """Returns for each element of x the number of edges that are smaller, or with `right` smaller or equal. The edges
+    """Returns for each element of x the number of smaller edges. With `right`, equal edges are counted too. The edges
     are in ascending order.
     """
     if len(edges.shape) != 1 or sorter is not None:

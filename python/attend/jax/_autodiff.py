@@ -1,5 +1,5 @@
-"""Implements forward and backward under JAX's transformations. A function with gradients contains one with a vmap rule,
-which contains one with shardings, which contains the custom call.
+"""Implements forward and backward under JAX's transformations. The outermost function defines gradients. It calls a
+function that defines a vmap rule, which calls a function that defines shardings, which makes the custom call.
 """
 
 from __future__ import annotations

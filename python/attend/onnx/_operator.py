@@ -65,8 +65,8 @@ def attention(
         scale: None means 1 / sqrt(head_dim).
         softcap: 0 disables it.
         softmax_precision: checked, but has no effect. The softmax is computed in float32, or in float64 for f64 inputs.
-        qk_matmul_output_mode: the fourth result: 0 scaled products, 1 scores after softcap, 2 scores with masks, 3
-            softmax weights.
+        qk_matmul_output_mode: selects the fourth result. 0 means the scaled products, 1 the scores after softcap, 2 the
+            scores with masks, and 3 the softmax weights.
         with_qk: True computes the fourth result, seqlen_q x total scores, in NumPy, which is slow.
 
     Returns:

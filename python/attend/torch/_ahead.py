@@ -27,8 +27,8 @@ _begun: dict[Hashable, object] = {}
 
 
 def begin(key: Hashable, describe: Callable[[], Callable[[], None]]) -> None:
-    """The first time for each key, calls `describe` here, and calls the function that it returns on a thread. Errors
-    are ignored.
+    """If the key is new, calls `describe` on this thread. Then calls the function that `describe` returned on a new
+    thread. Errors are ignored.
     """
     try:
         if key not in _begun:
