@@ -1,5 +1,5 @@
-// Tests calls that are well defined but unsupported. They must be refused with a clear message and a separate error
-// code, and nothing may be written.
+// Tests calls that are well defined but unsupported. The library must refuse such a call with a clear message and a
+// separate error code, and must not write anything.
 #include <gtest/gtest.h>
 
 #include "support/bad_call.hpp"

@@ -1,5 +1,5 @@
-// Tests the folder of compiled kernels. It must stay below its size limit, keep the most recently used entries, and
-// leave other files alone.
+// Tests the folder of compiled kernels. The folder must stay below its size limit, keep the most recently used entries,
+// and leave other files alone.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>

@@ -1,5 +1,5 @@
-// Tests the run-time compiler with damaged, unwritable and missing caches. It must always return the right code, and
-// print each warning once.
+// Tests the run-time compiler with damaged, unwritable and missing caches. The compiler must always return the right
+// code, and print each warning once.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>

@@ -1,5 +1,5 @@
 // Defines the CUDA C++ names that kernels use, for a host compiler. Each name behaves as it does for a thread of a
-// block. This file is included before a kernel's text, in place of NVRTC's built-in declarations.
+// block. This file is included before the source of a kernel, in place of NVRTC's built-in declarations.
 #pragma once
 
 #include <bit>

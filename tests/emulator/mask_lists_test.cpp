@@ -75,8 +75,8 @@ struct Recipe {
   CaseLayout layout = CaseLayout::kBHSD;
 };
 
-/// Makes a forward call whose boolean mask equals the mask text. Its window does not hide any further key. Compares the
-/// kernels' lists with the host's.
+/// Makes a forward call whose boolean mask equals the mask text. The call's window does not hide any further key.
+/// Compares the kernels' lists with the host's.
 void expect_the_hosts(const Recipe& recipe, int rows, int keys, int heads_k) {
   AttentionCase c = {.dtype = DType::kBF16,
                      .batch = kBatch,

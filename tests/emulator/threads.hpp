@@ -80,7 +80,7 @@ class Block {
   void run(void (*entry)());
 
   /// start() and resume() are the two halves of run(), for blocks that wait for each other. resume() returns true when
-  /// all threads are done. It returns false if every thread waits, perhaps for another block.
+  /// all threads are done. resume() returns false if every thread waits, perhaps for another block.
   void start(void (*entry)());
   [[nodiscard]] bool resume();
 

@@ -189,8 +189,8 @@ void set_columns(CacheCase& problem, double q_300, double q_301, double (*k_300)
   }
 }
 
-/// Near 2^27, neighbouring float32 numbers differ by 16. This exceeds the amount by which the stored row maximum may
-/// lag behind the true one.
+/// Near 2^27, neighbouring float32 numbers differ by 16. This difference exceeds the amount by which the stored row
+/// maximum may lag behind the true one.
 TEST_F(EmulatedWgmma, LargeScores) {
   CacheCase problem(two_columns(DType::kF16, 130), 5);
   set_columns(

@@ -1,5 +1,5 @@
-// Tests the float32 bounds that GPU tests use as allowed errors. They must contain the exact values, be narrow, and
-// handle steps.
+// Tests the float32 bounds that GPU tests use as allowed errors. The bounds must contain the exact values, be narrow,
+// and handle steps.
 #include "expr/float32_bounds.hpp"
 
 #include <gtest/gtest.h>

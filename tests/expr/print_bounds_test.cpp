@@ -1,5 +1,5 @@
-// Compiles the printed code of mask bounds for the host. It must never report "all pairs visible" or "no pair visible"
-// wrongly.
+// Compiles the printed code of mask bounds for the host. The code must never report "all pairs visible" or "no pair
+// visible" wrongly.
 #include <dlfcn.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -28,8 +28,8 @@ using expr::Id;
 using expr::Interval;
 using expr::Type;
 
-/// Signature of load_bounds(), which the compiled code calls. It writes the smallest and the largest element of a
-/// capture to bounds[0] and bounds[1]. `ends` holds the range of each subscript.
+/// Signature of load_bounds(), which the compiled code calls. load_bounds() writes the smallest and the largest element
+/// of a capture to bounds[0] and bounds[1]. `ends` holds the range of each subscript.
 using Load = void (*)(int capture, const int* ends, int count, double* bounds);
 
 void load_bounds(int capture, const int* ends, int count, double* bounds) {

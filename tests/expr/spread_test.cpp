@@ -44,7 +44,8 @@ TEST(Spread, IsKnown) {
       {"doc[q] - doc[k]", Spread::kAny},
       {"int(score)", Spread::kAny}};
   for (const auto& [text, spread] : kInts) EXPECT_EQ(spread_of(text, expr::Type::kInt), spread) << text;
-  // In the last text, float32 rounds the sum. Its difference from k therefore does not depend on q - k alone.
+  // In the last text, float32 rounds the sum. The difference between the sum and k therefore does not depend on q - k
+  // alone.
   const std::pair<const char*, Spread> kFloats[] = {{"float(q) - float(k)", Spread::kDistance},
                                                     {"float(q - k) / 8", Spread::kDistance},
                                                     {"float(q) + 0.1 - float(k)", Spread::kAny}};

@@ -74,8 +74,8 @@ CacheFacts mixed_facts() {
   return f;
 }
 
-/// A subset of the cases for the sanitizers. It also checks that the tests below run the kernels that they are meant
-/// for.
+/// A subset of the cases for the sanitizers. This test also checks that the tests below run the kernels that they are
+/// meant for.
 class SliceLongRows : public GpuTest {};
 
 TEST_F(SliceLongRows, FewAndManyInOneCall) {

@@ -1,4 +1,5 @@
-// Compares the error of a long sequence on a ring of GPUs with the error on one GPU. Both are measured against float64.
+// Compares the error of a long sequence on a ring of GPUs with the error on one GPU. Both errors are measured against
+// float64.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

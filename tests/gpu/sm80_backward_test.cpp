@@ -101,8 +101,8 @@ std::vector<AttentionCase> edge_cases() {
 
 INSTANTIATE_TEST_SUITE_P(Edges, Sm80Backward, testing::ValuesIn(edge_cases()), kIndexName);
 
-/// Returns cases without options other than masks, which use sm80_backward_unmodified.cuh. They cover each mask and
-/// tile, grouped heads, packed sequences that begin within a group of 16 rows, and negated, large and equal scores.
+/// Returns cases without options other than masks, which use sm80_backward_unmodified.cuh. The cases cover each mask
+/// and tile, grouped heads, packed sequences that begin within a group of 16 rows, and negated, large and equal scores.
 /// Neighbouring cases use different kernels.
 std::vector<AttentionCase> unmodified_cases() {
   struct Shape {

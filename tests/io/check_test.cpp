@@ -171,8 +171,8 @@ TEST(CheckOfLargeScores, OnePercentOffFails) {
   }
 }
 
-/// The scores of one query row are a million times larger than those of the other rows. Its rounding error must not
-/// excuse errors in other rows.
+/// The scores of one query row are a million times larger than those of the other rows. The large rounding error of
+/// this row must not excuse errors in other rows.
 TEST(CheckOfLargeScores, OneRowOfThemExcusesNoOther) {
   Workload w = solved_with_scores(1, 160);
   const Tensor q = w.q.view();

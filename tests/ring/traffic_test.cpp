@@ -1,4 +1,4 @@
-// Tests which bytes ranks send. They must not send data that the receiver does not need. For every algorithm, the
+// Tests which bytes ranks send. A rank must not send data that the receiver does not need. For every algorithm, the
 // amount must equal the amount that explain_ring() reports. Also tests the other fields of that report.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// The covering array of decode calls. It covers every cache layout, option and length. The results are compared with
-// float64.
+// The covering array of decode calls. The array covers every cache layout, option and length. The results are compared
+// with float64.
 #pragma once
 
 #include <array>
@@ -45,7 +45,8 @@ struct DecodeCase {
   int columns;  ///< index in DecodeValues::columns
 };
 
-/// Returns at least `least` cases. They consist of complete covering arrays, with seeds that count up from first_seed.
+/// Returns at least `least` cases. The cases form complete covering arrays. The seed of the first array is first_seed,
+/// and each further array uses the next seed.
 [[nodiscard]] std::vector<DecodeCase> decode_cases(const DecodeValues& values, int least, std::uint64_t first_seed = 0);
 
 /// Precision in which the tested device multiplies p and v.

@@ -101,7 +101,7 @@ TEST_P(EightBits, EveryTieGoesToTheEvenNeighbour) {
   }
 }
 
-/// Tests append's SIMD loops. They must write the same bytes as the conversion of single elements, in rows of any
+/// Tests append's SIMD loops. The loops must write the same bytes as the conversion of single elements, in rows of any
 /// width.
 TEST_P(EightBits, AppendRoundsAsSingleElementsDo) {
   const std::vector<Rounding> all = roundings_of(GetParam());

@@ -9,13 +9,13 @@
 // The backward computes P from S and the LSE of its S, then:
 //     dP = dO V^T,  dS = P (dP - rowsum(dO O)),  dV = round(P)^T dO,  dQ = round(dS) K,  dK = round(dS)^T Q
 //
-// A sink is one more column of S. Its column of P is dropped. Its gradient is a sum over rows, like the gradient of a
-// broadcast bias.
+// A sink is one more column of S. The sink's column of P is dropped. The sink's gradient is a sum over rows, like the
+// gradient of a broadcast bias.
 //
-// A second form of the backward (KeptP::kRounded) uses round(P) in dS as well as in dV. It models an implementation
-// that keeps P in the inputs' dtype, either in memory (for example PyTorch's math backend in 16 bits) or in registers.
-// Equal entries of a row then have equal rounding errors. These errors can move dQ and dK by up to half a unit in the
-// last place of P, all in one direction. This changes the slope of dQ and dK against the reference.
+// A second form of the backward (KeptP::kRounded) uses round(P) in dS as well as in dV. This form models an
+// implementation that keeps P in the inputs' dtype, either in memory (for example PyTorch's math backend in 16 bits) or
+// in registers. Equal entries of a row then have equal rounding errors. These errors can move dQ and dK by up to half a
+// unit in the last place of P, all in one direction. This changes the slope of dQ and dK against the reference.
 #pragma once
 
 #include <vector>

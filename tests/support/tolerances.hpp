@@ -62,7 +62,8 @@ constexpr double kLseMagnitude = 8 * 0x1p-24;
 constexpr float kLseColumns = 128;
 
 // Limit for the deviation of the slope (result against reference) from 1, in standard errors of the standard
-// implementation's slope. It detects a wrong factor that is smaller than the rounding error of single bfloat16 entries.
+// implementation's slope. The limit detects a wrong factor that is smaller than the rounding error of single bfloat16
+// entries.
 constexpr double kSlopeSigmas = 8.0;
 constexpr std::int64_t kSlopeMinElements = 512;  // with fewer elements the slope is too noisy to judge
 

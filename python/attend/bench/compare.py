@@ -133,8 +133,8 @@ def rows_of(data: dict[str, Any]) -> list[Row]:
 
 
 def text(data: dict[str, Any]) -> str:
-    """Returns the text output. For each mode it contains a table of latencies, a table of throughputs, and the geometric
-    mean of the best peer's time divided by attend's best time.
+    """Returns the text output. For each mode it contains a table of latencies, a table of throughputs, and the
+    geometric mean of the best peer's time divided by attend's best time.
     """
     rows = rows_of(data)
     lines = [machine.title(data["machine"]), *data["notes"]]
