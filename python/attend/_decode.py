@@ -126,10 +126,10 @@ def decode(
             describes a tree of draft tokens. Row i of a sequence sees key off + j if bit j of its word is 1, and all
             keys before off. tree_mask replaces `causal`. A sequence has at most 64 rows.
         head_dim_v: the number of columns of the values if v_cache is None.
-        k, v, and the arguments after them: new keys and values, and how to append them. They are written into the
-            cache, as by `attend.append`, before the cache is read. seqlens_k contains the lengths before the append and
-            is required unless slot_mapping is given. q is normalised and rotated as by `attend.append`, in temporary
-            memory.
+        k, v, and the arguments after them: new keys and values, and how to append them. The new keys and values are
+            written into the cache, as by `attend.append`, before the cache is read. seqlens_k contains the lengths
+            before the append and is required unless slot_mapping is given. q is normalised and rotated as by
+            `attend.append`, in temporary memory.
         return_lse: return (o, lse).
         lse_base2: lse is a logarithm to base 2.
         out: the array for o, with the dtype and shape of o. It is written and returned, and must not share memory with

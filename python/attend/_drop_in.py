@@ -27,8 +27,8 @@ def refuse_unless(value: Any, allowed: tuple[Any, ...], name: str) -> None:
 
 
 class StandIn:
-    """Stands for a function of another package that attend does not implement yet. It can be imported, but raises an
-    error when it is called.
+    """Stands for a function of another package that attend does not implement yet. The function can be imported, but
+    raises an error when it is called.
     """
 
     def __init__(self, name: str, instead: str = "") -> None:

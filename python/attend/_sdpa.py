@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 
 class TwoMasksError(ArgumentError, RuntimeError):
-    """Raised if both attn_mask and is_causal are given. It is also a RuntimeError, because torch raises one."""
+    """Raised if both attn_mask and is_causal are given. The exception is also a RuntimeError, because torch raises a
+    RuntimeError in this case.
+    """
 
 
 def sdpa(

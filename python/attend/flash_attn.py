@@ -239,8 +239,8 @@ def flash_attn_with_kvcache(
         out, or (out, softmax_lse) with return_softmax_lse. softmax_lse is f32 (batch, heads_q, seqlen_q).
 
     In addition to flash-attn's inputs, this function accepts float32, any page size and rotary_dim, block_table with
-    cache_batch_idx and cache_leftpad, and v with a different head_dim. It has no gradients: a tensor that requires grad
-    is refused outside of torch.no_grad().
+    cache_batch_idx and cache_leftpad, and v with a different head_dim. The function has no gradients: a tensor that
+    requires grad is refused outside of torch.no_grad().
 
     Raises:
         attend.Error, whose message has flash-attn's name of the argument, the value found and the allowed values. No

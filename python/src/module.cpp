@@ -2,8 +2,8 @@
 // files add GPU functions (gpu_services.cpp), calls on torch tensors (torch_attention.cpp, torch_serving.cpp), ring
 // attention (ring.cpp) and serving (serving.cpp).
 //
-// The Python front ends (attend/_arrays.py, attend/torch) convert their tensors to Arrays and allocate the results.
-// The functions of this module convert the arguments to views. They release the GIL while the library runs.
+// The Python front ends (attend/_arrays.py, attend/torch) convert their tensors to Arrays and allocate the results. The
+// functions of this module convert the arguments to views. These functions release the GIL while the library runs.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>

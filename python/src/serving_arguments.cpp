@@ -192,7 +192,7 @@ bool resolve_lengths(ServingArguments& x, const RowFields& fields) {
   return true;
 }
 
-/// Reads the layout. It must be "bhsd" or "bshd", even if the rows are packed.
+/// Reads the layout. The layout must be "bhsd" or "bshd", even if the rows are packed.
 bool resolve_layout(ServingArguments& x) {
   const bool is_bshd = is_text(x.number("layout"), "bshd");
   if (!is_bshd && !is_text(x.number("layout"), "bhsd")) return false;

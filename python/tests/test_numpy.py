@@ -100,8 +100,8 @@ def test_a_row_without_keys_is_zero(rng):
 
 
 def test_a_torch_that_is_not_whole_yet_is_in_nobodys_way(monkeypatch):
-    """While one thread imports torch, other threads find an incomplete module torch. They must be able to call
-    attend.
+    """While one thread imports torch, other threads find an incomplete module torch. The other threads must be able to
+    call attend.
     """
     q = np.random.default_rng(SEED).standard_normal((1, 2, 8, 16)).astype(np.float32)
     want = attend.attention(q, q, q)

@@ -1,9 +1,9 @@
 """Tests of ring-flash-attention's functions in attend. The tests of that project print differences from one device. The
 tests here check that these differences are small.
 
-Its tests print the differences of out, lse and the gradients of qkv between `flash_attn`'s functions on the full
-problem and the ring's functions on the rank's rows. They use bfloat16, a causal mask and 5 heads, for each sharding,
-with dense and packed sequences.
+The tests of ring-flash-attention print the differences of out, lse and the gradients of qkv between `flash_attn`'s
+functions on the full problem and the ring's functions on the rank's rows. These tests use bfloat16, a causal mask and 5
+heads, for each sharding, with dense and packed sequences.
 """
 
 import inspect

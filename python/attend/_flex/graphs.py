@@ -117,8 +117,9 @@ class GraphRecorder(Recorder):
 def can_follow() -> bool:
     """Returns whether calls can be part of the graph.
 
-    They cannot under torch.export, which runs the function's operators above autograd, where tensor subclasses are not
-    supported. They also cannot under transforms of torch.func, for which the operators have no derivative.
+    Calls cannot be part of the graph under torch.export, which runs the function's operators above autograd, where
+    tensor subclasses are not supported. Neither can they be part of it under transforms of torch.func, for which the
+    operators have no derivative.
     """
     return not is_exporting() and not _score.has_transforms()
 

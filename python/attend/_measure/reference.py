@@ -120,8 +120,8 @@ def compare(got: tuple[Any, ...], truth: Truth, mode: str, dtype: str, tolerance
 
 
 def _largest_of_blocks(x: Any) -> Any:
-    """Returns the maximum of `x` (heads, seqlen, head_dim) over each block of BLOCK_ROWS rows. It is NaN if the block
-    has a NaN.
+    """Returns the maximum of `x` (heads, seqlen, head_dim) over each block of BLOCK_ROWS rows. The maximum is NaN if
+    the block has a NaN.
     """
     xp = _namespace(x)
     rows = xp.amax(x, axis=-1)

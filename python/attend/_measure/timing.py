@@ -53,7 +53,7 @@ Clock = Callable[[Prepared, int, int], float]
 
 def clock(device: str) -> Clock:
     """Returns the clock of a device: a function of a prepared call, the number of calls and the index of the first set
-    of inputs. It returns milliseconds per call.
+    of inputs. The clock returns milliseconds per call.
     """
     return _cuda_events if device == "cuda" else _wall
 

@@ -1,4 +1,4 @@
-"""The public functions of attend.jax. They resolve and check the options, and call attend.jax._autodiff."""
+"""The public functions of attend.jax. These functions resolve and check the options, and call attend.jax._autodiff."""
 
 from __future__ import annotations
 
@@ -215,7 +215,9 @@ def array(name: str, x: Any) -> Any:
 
 
 def constant(settings: Any) -> Any:
-    """Converts the settings to Python numbers. They must be constants, because the compiled program contains them."""
+    """Converts the settings to Python numbers. The settings must be constants, because the compiled program contains
+    them.
+    """
     for name, value in settings._asdict().items():
         if isinstance(value, jax.core.Tracer):
             raise ArgumentError(

@@ -198,7 +198,9 @@ def _check(q: Any, k: Any, v: Any, softmax_precision: Optional[int], mode: int, 
 
 
 def _mask_of(mask: Any, shape: tuple[int, ...]) -> Any:
-    """Returns the mask with four dimensions. Its last dimension is at most the last of `shape`."""
+    """Returns the mask with four dimensions. The last dimension of the result is at most the last dimension of
+    `shape`.
+    """
     if mask.dtype != np.bool_ and mask.dtype.name not in _FLOATS:
         raise UnsupportedError(f"attn_mask: {mask.dtype.name}, allowed bool, {', '.join(_FLOATS)}")
     full = (1,) * (4 - mask.ndim) + mask.shape

@@ -1,8 +1,8 @@
 """ring-flash-attention's llama3 functions, which gather the keys and values of packed sequences.
 
-Each rank has an equal piece of all tokens, independent of sequence boundaries. It gathers the keys of all sequences
-that its rows belong to, and then computes attention like a single device. Llama 3 was trained in this way (Grattafiori
-et al., The Llama 3 Herd of Models, 2024, section 3.3.2).
+Each rank has an equal piece of all tokens, independent of sequence boundaries. The rank gathers the keys of all
+sequences that its rows belong to, and then computes attention like a single device. Llama 3 was trained in this way
+(Grattafiori et al., The Llama 3 Herd of Models, 2024, section 3.3.2).
 """
 
 from __future__ import annotations

@@ -44,8 +44,8 @@ def connecting() -> Iterator[None]:
         raise
 
 
-# A function of a group or communicator and a flag. It returns this rank's ring, in which the other ranks wait. If there
-# is no ring yet, the flag decides whether it connects or returns None.
+# A function of a group or communicator and a flag. The function returns this rank's ring, in which the other ranks
+# wait. If there is no ring yet, the flag decides whether it connects or returns None.
 Door = Callable[[Any, bool], Optional[_core.RingContext]]
 
 

@@ -28,7 +28,7 @@ _CPU_FORWARD, _CPU_BACKWARD = f"{_FORWARD}_for_cpu", f"{_FORWARD}_for_cpu_backwa
 
 
 class _Handle:
-    """Holds the library object of the overrides. They stay active as long as this object exists."""
+    """Holds the library object of the overrides. The overrides stay active as long as this object exists."""
 
     def __init__(self, libraries: list[torch.library.Library]) -> None:
         self._libraries = libraries

@@ -1,8 +1,9 @@
-"""Compiles the kernels of backward on a thread while forward compiles its kernels. This shortens the first use.
+"""Compiles the kernels of backward on a thread while forward compiles its kernels. The first use of a call is therefore
+shorter.
 
-The thread has the addresses and layouts of the tensors, but no references to them. It launches no kernel and reads no
-tensor. It ignores errors, because an error occurs again in backward, which reports it. The thread is not a daemon, so
-an exiting interpreter waits for the compiler.
+The thread has the addresses and layouts of the tensors, but no references to them. The thread launches no kernel and
+reads no tensor. The thread ignores errors, because an error occurs again in backward, which reports it. The thread is
+not a daemon, so an exiting interpreter waits for the compiler.
 """
 
 from __future__ import annotations

@@ -241,8 +241,8 @@ def _lse_dtype(q: torch.Tensor) -> torch.dtype:
 
 
 def wide(option: Any) -> Any:
-    """Converts a 16-bit option to float32. Its gradient is then float32 too, can be summed further, and is rounded only
-    once.
+    """Converts a 16-bit option to float32. The gradient of the option is then float32 too, can be summed further, and
+    is rounded only once.
     """
     return option.float() if option.dtype in (torch.float16, torch.bfloat16) else option
 
