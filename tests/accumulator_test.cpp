@@ -301,7 +301,7 @@ TEST(CausalOrder, TakesEveryTileOnceAndLongOnesFirst) {
 
 TEST(CausalOrder, SectionsAreAlike) {
   EXPECT_EQ(section_heads(32, kSectionBytes), 16U);       // k and v of one head fill the cache
-  EXPECT_EQ(section_heads(17, kSectionBytes), 9U);        // two sections of similar size, not 16 and 1 heads
+  EXPECT_EQ(section_heads(17, kSectionBytes), 9U);        // two sections of 9 and 8 heads, not of 16 and 1
   EXPECT_EQ(section_heads(64, kSectionBytes / 32), 32U);  // the number of heads that fit in the cache
   EXPECT_EQ(section_heads(8, kSectionBytes / 32), 8U);
 }

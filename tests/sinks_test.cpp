@@ -318,7 +318,7 @@ TEST_P(Sinks, TakeNothingOfDoutFromRowsThatSeeNoKey) {
     const Outputs out = run(in, GetParam());
     expect_same_bits("dsinks", *out.dsinks, *want.dsinks);
   }
-  for (std::int64_t h = 0; h < 4; ++h) in.dout.set(1, h, 1, 3, kInf);  // a row that sees only one key
+  for (std::int64_t h = 0; h < 4; ++h) in.dout.set(1, h, 1, 3, kInf);  // this row sees only one key
   const Outputs out = run(in, GetParam());
   for (std::int64_t h = 0; h < 4; ++h) {
     const double sink = in.sinks->at(0, h, 0, 0);

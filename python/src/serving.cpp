@@ -256,8 +256,8 @@ std::optional<AppendCall> append_before(const Fields& fields, const Rows& q) {
   return append_call_of(fields, k);
 }
 
-/// Checks shapes, strides, dtypes and numbers in the same way as decode. Reads no tensor memory. The arrays must claim
-/// to be on a GPU. The library reads the offsets of packed rows only if they are in CPU memory.
+/// Checks shapes, strides, dtypes and numbers in the same way as decode. Reads no tensor memory. The device of
+/// the arrays must be a GPU. The library reads the offsets of packed rows only if they are in CPU memory.
 void check_decode(nb::handle tensors, nb::handle numbers) {
   const Fields fields(tensors, numbers);
   const Rows q = query_rows_of(fields);

@@ -24,7 +24,7 @@ def test_covering_array(index):
     case = CASES[index]
     rng = np.random.default_rng([SEED, index])
     p = problems.make(case, rng)
-    seed = int(rng.integers(2**63)) * 2 + 1  # above 2^63 half of the time
+    seed = int(rng.integers(2**63)) * 2 + 1  # half of these seeds are 2^63 or more
     if p.dropout_p:
         p.keep = problems.dropout_pattern(p, seed)
     truth = solve(p)

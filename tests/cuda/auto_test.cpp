@@ -165,7 +165,7 @@ TEST(Auto, OutputsThatAreNotWholePiecesOf16BytesGoToSm80Forward) {
 /// Returns the time that Hopper's families need to prepare a boolean mask. On small problems this time may make another
 /// family faster.
 double mask_seconds(const core::Problem& p, const cuda::DeviceInfo& d) {
-  constexpr double kLaunches = 11e-6, kBytesPerSecond = 2e12 / 132;  // bytes per second and multiprocessor
+  constexpr double kLaunches = 11e-6, kBytesPerSecond = 2e12 / 132;  // memory bandwidth of one multiprocessor
   if (!p.mask) return 0;
   return kLaunches + static_cast<double>(p.max_seqlen_q * p.max_seqlen_k) / (kBytesPerSecond * d.num_multiprocessors);
 }

@@ -27,7 +27,7 @@ using std::chrono::minutes;
 using testing::HasSubstr;
 
 constexpr std::uint64_t kKiB = 1024;
-constexpr std::uint64_t kEntryBytes = 10 * kKiB;  // without the header of the entry
+constexpr std::uint64_t kEntryBytes = 10 * kKiB;  // bytes of machine code; an entry also has a header
 
 std::string key_of(int number) {
   return fmt::format("{:032x}", number);
@@ -187,7 +187,7 @@ TEST_F(CacheLimit, HoldsAmongSixteenProcesses) {
   constexpr int kProcesses = 16;
   constexpr int kRounds = 48 / ATTEND_TEST_STRIDE;
   constexpr int kKeys = 40;
-  constexpr std::uint64_t kLimit = 200 * kKiB;  // enough for half of the entries
+  constexpr std::uint64_t kLimit = 200 * kKiB;  // the size limit allows only half of the entries
   std::vector<pid_t> children;
   for (int process = 0; process < kProcesses; ++process) {
     const pid_t pid = ::fork();

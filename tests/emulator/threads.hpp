@@ -39,7 +39,7 @@ struct Thread {
   Index index;
   std::jmp_buf place;
   ucontext_t start;
-  std::vector<PendingCopy> copies;  // in the order in which they were started
+  std::vector<PendingCopy> copies;  // unfinished copies, in the order in which they were started
   bool done = false;
 };
 

@@ -47,7 +47,7 @@ void submit(std::string_view compute, const Inputs& in, const Outputs& out, Stre
 }
 
 void check_repeats(std::string_view compute, const AttentionCase& c, int rounds) {
-  constexpr int kUnderWay = 20;  // calls submitted without waiting, each with separate outputs
+  constexpr int kUnderWay = 20;  // number of calls that are submitted without waiting; each has separate outputs
   const Inputs in = make_inputs(c);
   const Outputs first = run(in, compute);
   std::vector<Outputs> again;

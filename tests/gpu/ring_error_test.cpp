@@ -28,7 +28,7 @@ struct RingError {
   explicit RingError(int num_ranks) : largest(static_cast<std::size_t>(num_ranks)) {}
   void add(int rank, double error) {
     double& most = largest[static_cast<std::size_t>(rank)];
-    if (!(error <= most)) most = error;  // this form also keeps a NaN error
+    if (!(error <= most)) most = error;  // std::max() would drop a NaN error
     sum_of_squares += error * error;
     ++count;
   }

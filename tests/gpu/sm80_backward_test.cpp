@@ -94,7 +94,7 @@ std::vector<AttentionCase> edge_cases() {
     }
   }
   add(plain(DType::kBF16, 2, 2, 300, 0, 128, false));
-  add(plain(DType::kF16, 12, 4, 1500, 1700, 128, true));  // several blocks per SM
+  add(plain(DType::kF16, 12, 4, 1500, 1700, 128, true));  // enough work for several blocks per SM
   add(plain(DType::kBF16, 16, 4, 1, 3000, 128, false));   // one query row
   return cases;
 }
@@ -188,7 +188,7 @@ std::vector<AttentionCase> slice_cases() {
 
 INSTANTIATE_TEST_SUITE_P(Slice, Sm80Backward, testing::ValuesIn(slice_cases()), kIndexName);
 
-constexpr const char* kSmallerGpus[] = {"sm_80", "sm_86"};  // their blocks have less shared memory than Hopper's
+constexpr const char* kSmallerGpus[] = {"sm_80", "sm_86"};  // GPUs whose blocks have less shared memory than Hopper's
 
 int max_smem_of(const char* arch) {
   return cuda::find_arch(arch).max_smem_per_block;

@@ -143,7 +143,7 @@ std::vector<AttentionCase> edge_cases() {
   }
   cases.push_back(plain(DType::kBF16, 2, 2, 300, 0, 128, false));
   cases.push_back(plain(DType::kBF16, 1, 1, 700, 5000, 128, false));  // selects wide key tiles
-  cases.push_back(plain(DType::kF16, 12, 4, 2500, 2500, 128, true));  // several tiles per SM
+  cases.push_back(plain(DType::kF16, 12, 4, 2500, 2500, 128, true));  // enough work for several tiles per SM
   cases.push_back(plain(DType::kBF16, 24, 8, 1500, 1700, 64, true));
   return cases;
 }

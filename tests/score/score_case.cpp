@@ -131,7 +131,7 @@ std::string expect_close(const ScoreResults& got, const ScoreResults& truth, dou
     line += text;
   };
   expect("o", got.o, truth.o, tolerance);
-  expect("lse", got.lse, truth.lse, std::min(tolerance, 4e-6));  // lse is float32, or float64
+  expect("lse", got.lse, truth.lse, std::min(tolerance, 4e-6));  // at most the rounding error of a float32 lse
   if (got.dq.empty()) return line;                               // the backend has no backward
   expect("dq", got.dq, truth.dq, gradient_tolerance);
   expect("dk", got.dk, truth.dk, gradient_tolerance);

@@ -42,7 +42,7 @@ struct DecodeValues {
 struct DecodeCase {
   CacheFacts facts;
   std::uint64_t seed;
-  int columns;  ///< index in DecodeValues::columns
+  int columns;  ///< index of the case's entry in DecodeValues::columns
 };
 
 /// Returns at least `least` cases. The cases form complete covering arrays. The seed of the first array is first_seed,

@@ -55,7 +55,7 @@ def attention(
         k, v: same dtype, (batch, heads_k, seqlen_k, head_dim) and (batch, heads_k, seqlen_k, head_dim_v), or with three
             dimensions as for q. Inputs of three dimensions require q_num_heads and kv_num_heads.
         attn_mask: bool or float, broadcasts to (batch, heads_q, seqlen_q, total), where total = seqlen_past + seqlen_k.
-            Its last dimension may be shorter. Keys beyond it are hidden.
+            Its last dimension may be shorter. Keys without an entry are hidden.
         past_key, past_value: (batch, heads_k, seqlen_past, head_dim) and (..., head_dim_v), placed before k and v.
         nonpad_kv_seqlen: i64 (batch): the number of valid keys of each sequence. Not allowed with past_key.
         is_causal: if 1, row i sees the keys j <= i + offset. The offset is seqlen_past with past_key, nonpad_kv_seqlen

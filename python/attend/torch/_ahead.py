@@ -40,9 +40,9 @@ def begin(key: Hashable, describe: Callable[[], Callable[[], None]]) -> None:
 
 def _begin(key: Hashable, describe: Callable[[], Callable[[], None]]) -> None:
     if len(_begun) >= _MOST_BEGUN:
-        _begun.clear()  # a key that begins again costs one thread, which finds its kernels in memory
+        _begun.clear()  # if a key is compiled again, one more thread runs, which finds the kernels in memory
     mark = object()
-    if _begun.setdefault(key, mark) is not mark:  # another thread has begun this key
+    if _begun.setdefault(key, mark) is not mark:  # another thread already compiles for this key
         return
     with contextlib.suppress(Exception):  # the interpreter may be exiting, or no more threads can be started
         threading.Thread(target=_run, args=(describe(),), name=NAME, daemon=False).start()

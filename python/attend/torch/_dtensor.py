@@ -22,7 +22,9 @@ _is_known = False
 
 
 def learn() -> None:
-    """Registers the operators with DTensor when the first DTensor appears, because its import takes half a second."""
+    """Registers the operators with DTensor when the first DTensor appears. An earlier registration would import
+    torch's DTensor, which takes half a second.
+    """
     global _is_known
     if not _is_known:
         _register()
