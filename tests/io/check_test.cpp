@@ -98,8 +98,8 @@ TEST_P(CheckEveryType, OneWrongElementFails) {
       core::store(t.data, t.dtype, t.numel() / 2, wrong);
       const cli::CheckReport report = cli::check(w, Mode::kBoth);
       const bool passed = all_pass(report.forward) && all_pass(report.backward);
-      // In half precision, zero may be close to the right value of a gradient by chance. The other wrong values never
-      // are.
+      // In half precision, zero may be close to the right value of a gradient by chance. The other wrong values are
+      // never close to it.
       EXPECT_TRUE(!passed || wrong == 0.0) << wrong;
     }
   }

@@ -36,8 +36,8 @@ TEST(BlockMasks, AreTheSameWithAnyNumberOfThreads) {
   EXPECT_EQ(std::memcmp(seen[0].data(), seen[1].data(), seen[0].size() * sizeof(core::SeenTiles)), 0);
 }
 
-/// Blocks of 128 keys that no row sees must not be read. If a NaN in them were read, the backend would recompute the
-/// rows with the reference.
+/// Blocks of 128 keys that no row sees must not be read. These keys are NaN. If a kernel read them, the backend would
+/// recompute the rows with the reference.
 TEST(BlockMasks, EmptyTilesAreLeftOut) {
   const AttentionCase c = {
       .batch = 1, .heads_q = 2, .heads_k = 1, .seqlen_q = 512, .seqlen_k = 640, .head_dim = 16, .head_dim_v = 16};

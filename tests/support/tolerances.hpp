@@ -78,8 +78,8 @@ constexpr std::int64_t kFewRows = 8;
 // tiled softmax rounds p relative to an early row maximum. The standard rounds p relative to the sum of the row. Equal
 // entries of p have equal rounding errors in all rows. Therefore the errors of p do not average out, and they change
 // the slope of o against the reference by up to half a unit in the last place of p. At this soft cap, two scores differ
-// by at most 2 softcap log2(e) in base-2 units. This is below 8, the most by which a kernel's row maximum may lag
-// behind the true one.
+// by at most 2 softcap log2(e) in base-2 units. This difference is below 8, which is the largest amount by which a
+// kernel's row maximum may lag behind the true one.
 constexpr double kTwoValuedSoftcap = 2.75;
 
 // --- Fixed limits for f32 on N(0,1) inputs. The limits are absolute errors, unless the name or a comment states

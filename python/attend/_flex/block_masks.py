@@ -125,7 +125,7 @@ class BlockMask(torchs.BlockMask):
     def __repr__(self) -> str:
         if "kv_num_blocks" in self.__dict__:
             return super().__repr__()
-        # A debugger may print a long mask, so this does not make its lists.
+        # A debugger may print a long mask, so this method does not make the mask's lists.
         name = getattr(self.mask_mod, "__name__", self.mask_mod)
         return f"BlockMask(shape={self.shape}, BLOCK_SIZE={self.BLOCK_SIZE}, mask_mod={name})"
 

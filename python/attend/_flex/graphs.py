@@ -173,7 +173,7 @@ def make_block_mask(mask_mod: Callable[..., Any], shape: Any, block_size: Any, d
     )
 
 
-# Functions that compilers call without tracing them. Each is one node of Dynamo's graph.
+# Functions that compilers call without tracing them. A call of such a function is one node of Dynamo's graph.
 
 
 def _variables(argument: str, query: torch.Tensor) -> tuple[Symbol, ...]:

@@ -138,7 +138,8 @@ def rows_mask(one: Problem, as_bias: bool) -> Any:
 
 
 def flash_attn_kvcache(one: Problem, module: Any, table: str) -> Side:
-    """Returns the side of flash-attn 2 or 3. `table` is this version's argument name of the page table.
+    """Returns the side of flash-attn 2 or 3. `table` is the name of the page table argument in this version of
+    flash-attn.
 
     Some versions return (o, lse, ...), others o alone.
     """

@@ -36,8 +36,9 @@ def ring_attention(
 ) -> Any:
     """`attend.jax.attention` of a sequence that is split over the devices of an axis, inside jax.shard_map.
 
-    lax.ppermute passes keys and values around the ring while each device computes with the ones that it holds. Partial
-    results are merged by their log-sum-exp. A second ring computes the gradients. No device gathers all keys.
+    lax.ppermute passes keys and values around the ring, while each device computes with the keys and values that it
+    holds. Partial results are merged by their log-sum-exp. A second ring computes the gradients. No device gathers all
+    keys.
 
     Arguments:
         q: the device's rows of the sequence, (batch, heads_q, rows, head_dim), with layout="bshd" (batch, rows,

@@ -20,7 +20,8 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class _Thread(threading.local):
-    # Number of this thread's calls that the library has received; the library reports their errors to the other ranks.
+    # Number of this thread's calls that the library has received. The library itself reports the errors of these calls
+    # to the other ranks.
     begun = 0
 
 
