@@ -53,8 +53,9 @@ def make_block_mask(
 
     attend computes bounds of the condition for each tile, and evaluates single pairs only in tiles that the bounds do
     not decide. The time for causal masks and sorted documents therefore grows with the lengths, not with their product.
-    The mask may be copied and shared between threads. On a GPU the first mask of a text compiles small kernels, which
-    takes a fraction of a second. These kernels are stored in the on-disk cache like all kernels.
+    The mask may be copied and shared between threads. When a text is used on a GPU for the first time, small kernels
+    are compiled. The compilation takes a fraction of a second. These kernels are stored in the on-disk cache like all
+    kernels.
 
     Raises:
         attend.ArgumentError, which names the column of the text, the capture, the size or the device. On a GPU,

@@ -9,8 +9,8 @@ can be imported, but raises NotImplementedError when it is called. With dropout_
 default generator of the tensors' device.
 
 Each function returns out, or (out, softmax_lse, None) with return_attn_probs. softmax_lse is f32 (batch, heads,
-seqlen_q), or (heads, tokens) for packed tensors. In flash-attn the third value is the dropout pattern, which only its
-tests use. return_attn_probs is refused with dropout_p > 0.
+seqlen_q), or (heads, tokens) for packed tensors. In flash-attn the third value is the dropout pattern, which only
+flash-attn's tests use. return_attn_probs is refused with dropout_p > 0.
 """
 
 from __future__ import annotations

@@ -49,9 +49,9 @@ struct Array {
   ///         exports bfloat16 only as 16-bit integers
   [[nodiscard]] static Array of(nb::handle object, const std::string& dtype);
 
-  /// If `object` is an Array, returns the Array. Otherwise reads a tensor whose type has DLPack's C exchange table
-  /// (exchange.hpp), which is faster than of(). In this case the result does not keep the memory alive. The caller's
-  /// object keeps it alive during the call.
+  /// If `object` is an Array, returns the Array. Otherwise `object` must be a tensor whose type has DLPack's C exchange
+  /// table (exchange.hpp). Reading the table is faster than of(). In this case the result does not keep the memory
+  /// alive. The caller's object keeps it alive during the call.
   [[nodiscard]] static Array view(nb::handle object);
 
   /// Returns an Array with the given address, shape and strides in memory that `owner` keeps alive.

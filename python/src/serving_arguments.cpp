@@ -114,8 +114,8 @@ bool is_complete(ServingCall call, ServingArguments& x) {
          none_of({"out", "cu_seqlens_q", "q_norm"});
 }
 
-/// Reads a window that consists of two numbers. If a number is None, that side of the window is unlimited, which is
-/// also the default.
+/// Reads a window that consists of two numbers. If a number is None, that side of the window is unlimited. Both sides
+/// are unlimited by default.
 bool resolve_window(ServingArguments& x) {
   if (!x.window.is_valid()) return true;
   // Copied to a tuple, because another thread may remove items from the list.

@@ -181,7 +181,7 @@ def test_scratch_that_threads_keep_is_counted_at_every_call(no_torch):
     forward(64)
     # The result, and some scratch memory, independent of earlier calls.
     taken = [forward(seqlen) for seqlen in (512, 2048, 512, 2048)]
-    off = os.cpu_count() / 16  # possible error of the page count in MiB, which has a counter per processor
+    off = os.cpu_count() / 16  # possible error of the page count in MiB, because Linux has a counter per processor
     # The real value is some MiB.
     assert max(taken[1:]) > 1 - off and all(-1 - off < each < 16 + off for each in taken), taken
 

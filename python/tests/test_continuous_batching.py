@@ -1,5 +1,5 @@
-"""Tests of transformers' generation with attend as the attention, which must give the same tokens as eager attention
-with every cache.
+"""Tests of transformers' generation with attend as the attention. With every cache, the tokens must be the same as with
+eager attention.
 """
 
 import copy

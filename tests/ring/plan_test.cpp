@@ -60,7 +60,7 @@ TEST(Plan, KeysTravelAsFarAsSomebodySeesThem) {
 }
 
 // A piece is a pair of row and key ranges that one kernel launch computes. On GPUs, each piece is masked like a
-// separate problem with bottom-right alignment.
+// separate problem whose mask aligns bottom right.
 TEST(Plan, PiecesHaveAWindowOfTheirOwn) {
   std::mt19937 engine(4);
   const auto from = [&](int low, int high) { return std::uniform_int_distribution<std::int64_t>(low, high)(engine); };

@@ -198,8 +198,8 @@ def wrapped(b: Builder, i: Expression, size: int) -> Expression:
 
 
 def indexed(b: Builder, x: Lanes, subscripts: Sequence[Any]) -> Lanes:
-    """Returns x[subscripts]. A subscript is None, which selects an entire dimension, or Lanes of integers, which
-    broadcast.
+    """Returns x[subscripts]. A subscript of None selects an entire dimension. All other subscripts are Lanes of
+    integers, which broadcast.
     """
     given = {d: s for d, s in enumerate(subscripts) if s is not None}
     for s in given.values():

@@ -5,8 +5,8 @@ calls cycle through the copies of the inputs. The samples of the implementations
 every other round, so that a slow moment of the machine affects all of them. The median and the quartiles of the samples
 are reported.
 
-On a CPU, every sample of short calls follows a pause, in which idle threads of another library's pool go to sleep, and
-one untimed call, which wakes the threads of the implementation itself.
+On a CPU, a pause and one untimed call precede every sample of short calls. During the pause, idle threads of another
+library's pool go to sleep. The untimed call wakes the threads of the measured implementation.
 """
 
 from __future__ import annotations

@@ -74,7 +74,8 @@ def attention(
         mask: bool, same shapes as bias. True keeps a score.
         alibi_slopes: f32 (heads_q) or (batch, heads_q).
         sinks: float (heads_q) or (batch, heads_q).
-        seed: a number, an array of one integer, which may be traced, or a key of jax.random. Required with dropout_p.
+        seed: a number, a key of jax.random, or an array of one integer. The array may be traced. Required with
+            dropout_p.
             The dropout pattern is a pure function of the seed. There is no default, because with a default seed a
             compiled function would drop the same entries in every run.
         offset: selects another dropout pattern of the same seed. Not allowed with a key.

@@ -1,5 +1,5 @@
-"""Implements forward and backward under JAX's transformations. The outermost function defines gradients. It calls a
-function that defines a vmap rule, which calls a function that defines shardings, which makes the custom call.
+"""Implements forward and backward under JAX's transformations. The outermost function defines gradients. The next
+function defines a vmap rule, and the one inside it defines shardings. The innermost function makes the custom call.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ def attention(
         softmax_precision: checked, but has no effect. The softmax is computed in float32, or in float64 for f64 inputs.
         qk_matmul_output_mode: selects the fourth result. 0 means the scaled products, 1 the scores after softcap, 2 the
             scores with masks, and 3 the softmax weights.
-        with_qk: True computes the fourth result, seqlen_q x total scores, in NumPy, which is slow.
+        with_qk: True computes the fourth result, a matrix of seqlen_q x total scores. NumPy computes it, which is slow.
 
     Returns:
         (y, present_key, present_value, qk). y has the dtype and the number of dimensions of q. present_key and

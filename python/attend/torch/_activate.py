@@ -1,8 +1,8 @@
 """Replaces torch's flash attention by overriding its operators, as torch's registry requires.
 
 The operators' tensors are (batch, heads, seqlen, head_dim). Causal masks align top left on the CPU, and **bottom
-right** on CUDA. On CUDA, torch's own functions call these operators with equal lengths only, except
-torch.nn.attention.bias, which expects the bottom-right alignment.
+right** on CUDA. On CUDA, only torch.nn.attention.bias calls these operators with different lengths, and it expects the
+bottom-right alignment. All other functions of torch call them with equal lengths.
 
 The results have the shapes, strides, dtypes and devices that torch's meta functions declare to compilers.
 """

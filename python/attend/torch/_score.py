@@ -81,8 +81,8 @@ def _compile_ahead(
 ) -> None:
     """Starts to compile backward's kernels if there will be a backward pass.
 
-    The compilation is done once for each key, which does not contain the lengths. If other lengths need other kernels,
-    backward compiles them.
+    The compilation is done once for each key. The key does not contain the lengths. If other lengths need other
+    kernels, backward compiles them.
     """
     of_captures = tuple([x.requires_grad for x in captures])
     of_extras = () if extras is NO_EXTRAS else tuple([None if x is None else x.requires_grad for x in extras])
