@@ -99,8 +99,8 @@ TEST(OnlineSoftmax, NaturalUnitsHoldWhatFloatHolds) {
   EXPECT_NEAR(score[3], std::exp(-2.0), 1e-7);
 }
 
-// Compares the kernel's decision whether a score is visible with the definition of the mask, for every row and column
-// of a tile.
+// Checks the kernel's decision which scores are visible against the definition of the mask, for every row and column of
+// a tile.
 template <MaskKind kMask, bool kTransposed>
 void check_seen(const WindowMask& window, int64 first_row, int64 first_key) {
   constexpr int kLines = 64;

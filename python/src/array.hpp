@@ -77,8 +77,8 @@ struct Array {
 /// Checks that both cu_seqlens arrays have the same length. The library receives only one number of sequences.
 /// @throws Error (kInvalidArgument) if the lengths differ.
 void check_as_many(const Array& cu_seqlens_q, const Array& cu_seqlens_k);
-[[nodiscard]] Tensor table_view(const char* name, const Array& a, int num_dims,
-                                const char* meaning);  ///< view whose last dimensions are the dimensions of the array
+/// Returns a view whose last dimensions are the dimensions of the array. The leading dimensions have size 1.
+[[nodiscard]] Tensor table_view(const char* name, const Array& a, int num_dims, const char* meaning);
 
 /// The requirements for a contiguous array of integers.
 struct Entries {

@@ -322,7 +322,7 @@ def test_a_compiled_loop_counts_by_numbers(rng, torch):
         found = compiled(q, k, v, *caches, length)
         assert torch.equal(found, step(q, k, v, k_cache, v_cache, length))
     assert torch.equal(caches[0], k_cache)
-    # One graph for the first number, and one with a symbol for all other numbers.
+    # The compiler makes one graph for the first number, and one with a symbolic size for all other numbers.
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 2
 
 

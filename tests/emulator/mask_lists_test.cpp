@@ -130,7 +130,7 @@ TEST(EmulatedMaskLists, AreThoseOfTheHost) {
       {"(q * 7 + k * 3 + b) % 5 < 2 && q // 64 != 1", 300, 1217, false, CaseLayout::kPadded},
       {"false", 65, 64},
       {"q // 128 == k // 128 || b == 1", 512, 512},
-      // More list elements than a warp has lanes, or more than a block handles.
+      // The lists have more elements than a warp has lanes, or more than a block handles.
       {"(q // 64 + k // 64 + h) % 3 == 0", 192, 2560},
   };
   for (const Recipe& recipe : recipes) {

@@ -125,7 +125,7 @@ TEST(BlockMasks, RefusalsNameTheArgument) {
   EXPECT_THAT(call_with(make_block_mask(causal, {1, 1, 4, 6}), packed, "cpu"), HasSubstr("given with varlen"));
 }
 
-/// Compares the mask texts of the page, in code blocks that begin with ```mask, with the tested texts.
+/// The code blocks of the page that begin with ```mask must contain exactly the tested mask texts.
 TEST(BlockMasks, OfThePageAreTested) {
   std::ifstream file(ATTEND_TEST_SOURCE_ROOT "/docs/custom_scores.md");
   std::vector<std::string> of_page, tested;

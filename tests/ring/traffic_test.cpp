@@ -143,8 +143,8 @@ const RingCandidate& of(const std::vector<RingCandidate>& all, RingAlgorithm alg
   throw std::runtime_error("an algorithm is missing");
 }
 
-// In these problems every rank sends the same amount. Therefore the largest message of each step, summed over the
-// steps, is the total of each rank.
+// In these problems every rank sends the same amount. Therefore the sum of the largest messages of all steps equals the
+// number of bytes that each rank sends.
 TEST(ExplainRing, CountsTheBytesThatTravel) {
   for (const RingAlgorithm algorithm :
        {RingAlgorithm::kExchange, RingAlgorithm::kAllGather, RingAlgorithm::kAllToAll, RingAlgorithm::kTwoLevel}) {

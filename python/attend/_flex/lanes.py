@@ -242,7 +242,7 @@ def embedding(b: Builder, weight: Lanes, index: Lanes) -> Lanes:
 
 
 def among(b: Builder, x: Lanes, tested: Lanes, assume_unique: bool = False, invert: bool = False) -> Lanes:
-    """Returns bools: whether each element of x equals one of the `tested` elements."""
+    """Returns a bool for each element of x, which is true if the element equals one of the `tested` elements."""
     others = _each(b, tested)
 
     def compute(e: Expression) -> Expression:
