@@ -121,7 +121,7 @@ def _split(
     space: Space, extras: Extras, viewed: tuple[_core.Array, ...], settings: Settings, call: Any
 ) -> tuple[Extras, Optional[Columns]]:
     """Returns views of the extras without one-column biases and masks, and the columns. See attend._columns.split. If
-    `call` is given, as by a ring, biases and masks of one column are not split off.
+    `call` is given, biases and masks of one column are not split off. Rings give a `call`.
     """
     if extras is NO_EXTRAS:
         return extras, None

@@ -95,7 +95,7 @@ TEST(Float32Bounds, KnowWhereStepsAreDecided) {
 }
 
 /// If the bounds were much wider than a few roundings, they would accept wrong functions. If they were narrower, they
-/// would reject right ones.
+/// would reject right functions.
 TEST(Float32Bounds, AreAsWideAsTheirRoundings) {
   const struct {
     const char* text;

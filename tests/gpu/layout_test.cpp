@@ -101,8 +101,8 @@ TEST_P(Layouts, OfEachTensorItsOwnGiveTheSameBits) {
   }
 }
 
-/// q, k and v share one allocation in which their rows alternate, as a fused projection writes them. The gradients
-/// share another allocation.
+/// q, k and v share one allocation in which their rows alternate. A fused projection writes them in this way. The
+/// gradients share another allocation.
 TEST_P(Layouts, OfAFusedProjectionGiveTheSameBits) {
   AttentionCase c = layout_case();
   c.seqlen_k = c.seqlen_q = 131;

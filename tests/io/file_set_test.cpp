@@ -1,5 +1,5 @@
 // Tests that several files change at the same moment. A process is killed before each of its system calls. Every reader
-// must find either all old files or all new ones.
+// must find either all old files or all new files.
 #include "io/file_set.hpp"
 
 #include <gtest/gtest.h>

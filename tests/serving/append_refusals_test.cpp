@@ -191,7 +191,7 @@ TEST(AppendAndDecodeRefusals, NameTheArgumentAndWriteNothing) {
       {"o: shares memory with k_norm", [](AppendCall& a, DecodeCall& d) { a.k_norm->data = d.o.data; }},
       {"k_cache: shares memory with q",
        [](AppendCall& a, DecodeCall& d) {
-         // Without these options q is read in place, so it may not overlap the cache.
+         // Without these options q is read in place, so q must not overlap the cache.
          a.rotary.reset(), a.q_norm.reset();
          d.q.data = d.k_cache.data;
        }},

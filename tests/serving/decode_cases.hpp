@@ -55,7 +55,8 @@ enum class Products : std::uint8_t {
   kHalf,  ///< p is first rounded to the dtype of q, as tensor cores require
 };
 
-/// The largest errors of all cases so far, as fractions of the allowed errors, and the cases in which they occurred.
+/// The largest errors of all cases so far, and the cases in which they occurred. Each error is a fraction of the
+/// allowed error.
 struct DecodeErrors {
   double o = 0, lse = 0;
   std::string o_case = "none", lse_case = "none";

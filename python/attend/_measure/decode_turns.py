@@ -36,7 +36,7 @@ Key = tuple[str, str]  # (side, WARM or COLD)
 
 
 class Graph:
-    """A CUDA graph with calls of one side, which use the copies of the cache in turn."""
+    """A CUDA graph with calls of one side. The calls use the copies of the cache in turn."""
 
     def __init__(self, side: Side, caches: list[Cache], calls: int) -> None:
         self.calls = calls

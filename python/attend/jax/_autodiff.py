@@ -1,5 +1,6 @@
-"""Implements forward and backward under JAX's transformations. The outermost function defines gradients. The next
-function defines a vmap rule, and the one inside it defines shardings. The innermost function makes the custom call.
+"""Implements forward and backward under JAX's transformations. The outermost function defines gradients. Inside it, a
+second function defines a vmap rule, and a third function defines shardings. The innermost function makes the custom
+call.
 """
 
 from __future__ import annotations

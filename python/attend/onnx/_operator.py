@@ -229,7 +229,7 @@ def _positions(q: Any, k: Any, past_key: Any, nonpad: Any) -> tuple[list[int], l
 
 
 def _runs(lengths: list[int]) -> list[tuple[int, int]]:
-    """Returns ranges of adjacent sequences with the same length, each of which needs one call."""
+    """Returns ranges of adjacent sequences with the same length. Each range needs one call."""
     starts = [i for i, length in enumerate(lengths) if i == 0 or length != lengths[i - 1]]
     return list(zip(starts, [*starts[1:], len(lengths)]))
 

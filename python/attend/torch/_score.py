@@ -1,5 +1,5 @@
-"""Computes attention with custom scores and masks on torch tensors, as one autograd function. `_score_operators` does
-so in graphs of compilers.
+"""Computes attention with custom scores and masks on torch tensors, as one autograd function. `_score_operators`
+computes it in graphs of compilers.
 """
 
 from __future__ import annotations
@@ -201,8 +201,8 @@ def _dtype_of_sums(q: Any) -> torch.dtype:
 
 
 def wanted(score: Any, q: torch.Tensor) -> tuple[bool, ...]:
-    """Returns a flag for each capture: whether `backward` computes its gradient. On a GPU it does so for captures with
-    requires_grad.
+    """Returns a flag for each capture: whether `backward` computes its gradient. On a GPU, backward computes the
+    gradients of captures with requires_grad.
     """
     return tuple(not q.is_cuda or getattr(x, "requires_grad", False) for x in score.captures)
 
