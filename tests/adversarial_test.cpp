@@ -34,8 +34,8 @@ void expect_finite(const Outputs& out) {
   }
 }
 
-// The scores have one magnitude. First all have the same sign, then both signs occur. The row maximum is far from 0,
-// and differences between scores are either large or 0.
+// All scores have the same magnitude. In the first call all scores have the same sign. In the second call one key has
+// the opposite sign. The row maximum is far from 0, and differences between scores are either large or 0.
 TEST_P(Adversarial, HugeScores) {
   for (const double size : {-1e5, 1e5}) {
     AttentionCase c = base_case(GetParam());

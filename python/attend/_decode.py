@@ -135,9 +135,10 @@ def decode(
         out: the array for o, with the dtype and shape of o. It is written and returned, and must not share memory with
             other arrays of the call. None means a new array.
         k_descale, v_descale: factors of 8-bit caches, allowed only with them. An element x of the cache represents the
-            number x * descale. f32 with the shape (), (heads_k), (sequences, heads_k), or with one factor for each row
-            of the cache: the cache's dimensions except head_dim, in the order of layout. None means 1. Factors of rows
-            that are not read may be NaN. Without v_cache the values use the factors of the keys.
+            number x * descale. f32 with the shape (), (heads_k) or (sequences, heads_k), or with one factor for each
+            row of the cache. In the last case the shape is that of the cache without head_dim, in the order of layout.
+            None means 1. Factors of rows that are not read may be NaN. Without v_cache the values use the factors of
+            the keys.
         compute: the backend. Allowed on a CPU: "cpu", "reference" (float64 on one thread) and "auto". Allowed on a GPU:
             "auto", "decode" and "sm90_forward". "decode" computes all rows with the kernel for few rows. On Hopper,
             "auto" computes sequences with many rows with the training kernel, if that kernel supports the call. "Many"

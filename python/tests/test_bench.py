@@ -179,7 +179,7 @@ def test_scratch_that_threads_keep_is_counted_at_every_call(no_torch):
         return Meter("cpu").peak(lambda: attend.forward(q, q, q))[1] - q.nbytes / MIB
 
     forward(64)
-    # The result, and some scratch memory, independent of earlier calls.
+    # The memory of the result and of some scratch memory, which does not depend on earlier calls.
     taken = [forward(seqlen) for seqlen in (512, 2048, 512, 2048)]
     off = os.cpu_count() / 16  # possible error of the page count in MiB, because Linux has a counter per processor
     # The real value is some MiB.

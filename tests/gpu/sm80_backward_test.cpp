@@ -219,7 +219,7 @@ TEST_F(AheadBackward80, CompilesWhatTheBackwardCasesNeed) {
 class Sm80BackwardTiles : public Sm80Gradients,
                           public testing::WithParamInterface<std::tuple<const char*, AttentionCase>> {};
 
-/// Runs the tiles that are chosen for GPUs with less shared memory per block on this GPU.
+/// On this GPU, runs the tiles that the library chooses for GPUs with less shared memory per block.
 TEST_P(Sm80BackwardTiles, OfSmallerGpusComputeTheSame) {
   const auto& [arch, c] = GetParam();
   const cuda::Family& family = *cuda::find_family(kCompute);

@@ -145,8 +145,8 @@ TEST_F(AheadForward80, CompilesWhatTheForwardCasesNeed) {
   for (const char* arch : kSmallerGpus) compile_ahead(kCompute, tile_cases(), max_smem_of(arch));
 }
 
-/// Runs the kernel variant that would be chosen for `device` on this GPU. Expects the result of the variant that this
-/// GPU uses.
+/// On this GPU, runs the kernel variant that the library would choose for `device`. Expects the result of the variant
+/// that this GPU uses.
 void expect_the_same(const AttentionCase& c, const cuda::DeviceInfo& device) {
   const cuda::Family& family = *cuda::find_family(kCompute);
   const Inputs in = make_inputs(c);
@@ -185,7 +185,7 @@ TEST_F(Sm80, TilesOfLargeProblemsComputeTheSame) {
   }
 }
 
-/// Runs the tiles that are chosen for GPUs with less shared memory per block on this GPU.
+/// On this GPU, runs the tiles that the library chooses for GPUs with less shared memory per block.
 TEST_F(Sm80, TilesOfSmallerGpusComputeTheSame) {
   for (const char* arch : kSmallerGpus) {
     cuda::DeviceInfo smaller = cuda::device_info(0);

@@ -1,5 +1,5 @@
-"""Compiles the kernels of backward on a thread while forward compiles its kernels. The first use of a call is therefore
-shorter.
+"""Compiles the kernels of backward on a thread while forward compiles its kernels. A call that needs new kernels
+therefore takes less time.
 
 The thread has the addresses and layouts of the tensors, but no references to them. The thread launches no kernel and
 reads no tensor. The thread ignores errors, because an error occurs again in backward, which reports it. The thread is
