@@ -87,8 +87,8 @@ TEST(OnlineSoftmax, ExponentsOfRowsThatSeeNothingAreZero) {
   for (const int value : {2, 3, 6, 7}) EXPECT_EQ(score[value], 0.0f);
 }
 
-// A bias of -FLT_MAX is often used as a mask. If the kernel computed 2^(c s - m) with m = c s, the product would
-// overflow to -inf. Here s is the score and c is log2(e).
+// A bias of -FLT_MAX is often used as a mask. Let s be a score of -FLT_MAX, and let c be log2(e). If the kernel
+// computed 2^(c s - m), where m is the row maximum in units of c s, the product c s would overflow to -inf.
 TEST(OnlineSoftmax, NaturalUnitsHoldWhatFloatHolds) {
   constexpr float kLeast = std::numeric_limits<float>::lowest();
   float score[4] = {kLeast, kLeast, 1.0f, -1.0f};
@@ -99,7 +99,8 @@ TEST(OnlineSoftmax, NaturalUnitsHoldWhatFloatHolds) {
   EXPECT_NEAR(score[3], std::exp(-2.0), 1e-7);
 }
 
-// For every row and column of a tile, compares "masked" with the definition of the mask.
+// Checks the kernel's decision which scores are visible against the definition of the mask, for every row and column of
+// a tile.
 template <MaskKind kMask, bool kTransposed>
 void check_seen(const WindowMask& window, int64 first_row, int64 first_key) {
   constexpr int kLines = 64;
@@ -300,7 +301,7 @@ TEST(CausalOrder, TakesEveryTileOnceAndLongOnesFirst) {
 
 TEST(CausalOrder, SectionsAreAlike) {
   EXPECT_EQ(section_heads(32, kSectionBytes), 16U);       // k and v of one head fill the cache
-  EXPECT_EQ(section_heads(17, kSectionBytes), 9U);        // two sections of similar size, not 16 and 1 heads
+  EXPECT_EQ(section_heads(17, kSectionBytes), 9U);        // two sections of 9 and 8 heads, not of 16 and 1
   EXPECT_EQ(section_heads(64, kSectionBytes / 32), 32U);  // the number of heads that fit in the cache
   EXPECT_EQ(section_heads(8, kSectionBytes / 32), 8U);
 }

@@ -34,8 +34,8 @@ void expect_finite(const Outputs& out) {
   }
 }
 
-// The scores have one magnitude. First all have the same sign, then both signs occur. The row maximum is far from 0,
-// and differences between scores are either large or 0.
+// All scores have the same magnitude. In the first call all scores have the same sign. In the second call one key has
+// the opposite sign. The row maximum is far from 0, and differences between scores are either large or 0.
 TEST_P(Adversarial, HugeScores) {
   for (const double size : {-1e5, 1e5}) {
     AttentionCase c = base_case(GetParam());
@@ -115,7 +115,7 @@ TEST_P(Adversarial, DenormalInputs) {
   const Outputs out = run(in, "cpu");
   expect_finite(out);
   const Outputs truth = run(as_f64(in), "reference");
-  // Smallest difference between numbers of the dtype. An average of up to 12 values may be wrong by this much.
+  // Smallest difference between two numbers of the dtype. An average of up to 12 values may be wrong by this much.
   const double step = GetParam() == DType::kF16 ? 0x1p-24 : GetParam() == DType::kBF16 ? 0x1p-133 : 0x1p-149;
   const double f32_step = 0x1p-126;  // the hardware may flush f32 denormals to 0
   const std::vector<double> got = out.o.values(), want = truth.o.values();

@@ -42,7 +42,7 @@ TEST(Dropout, ThresholdIsTheRoundedProbability) {
   EXPECT_EQ(dropout_threshold(std::nextafter(1.0, 0.0)), 0xffffffffU);  // must not wrap around to 0
 }
 
-// Computes counter, key and word again, as the header documents them.
+// Computes the dropout word with philox(), from the counter, the key and the word index that the header documents.
 TEST(Dropout, AsksForTheDocumentedWord) {
   const uint64 seed = 0x0123456789abcdefULL, offset = 0xfedcba9876543210ULL;
   const DropMask mask = DropMask::make(seed, offset, 77, 0.3);
@@ -59,7 +59,7 @@ TEST(Dropout, AsksForTheDocumentedWord) {
 // this gives the same bits, also at the limits of all index ranges.
 TEST(Dropout, FactoredWordsAreTheSame) {
   constexpr uint32 kEnds[] = {0, 1, 2, 31, 32, 12345, 0x7fffffff, 0x80000000, 0xfffffffe, 0xffffffff};
-  // Spreads the bits of the index.
+  // Returns a pseudo-random number that depends only on the index.
   const auto other = [](uint64 i) { return i * 0x9e3779b97f4a7c15ULL ^ i << 29; };
   int compared = 0;
   for (uint64 i = 0; i < 200; ++i) {
@@ -83,8 +83,8 @@ struct VarlenConfig {
   static constexpr bool kIsVarlen = true;
 };
 
-// The offsets decrease, overlap, or have arbitrary values. No sequence may extend beyond the tensors or exceed the
-// longest length.
+// Tests offsets that decrease, overlap or have arbitrary values. With any offsets, a sequence must lie within the
+// tensors, and its length must not exceed seqlen_q or seqlen_k.
 TEST(SequenceSpan, LiesInTheTensorsWhateverTheOffsetsSay) {
   ForwardArgs base = {};
   base.seqlen_q = 40;

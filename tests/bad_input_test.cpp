@@ -140,8 +140,8 @@ const BadInput kOutputs[] = {
      kBackwardOnly},
     {"DqStrideZero", [](Call& c) { c.dq.stride[1] = 0; }, {"dq: ", "stride 0", "dimension 1", "> 0"}, kBackwardOnly},
     {"DvIsV", [](Call& c) { c.dv.data = c.v.data; }, {"dv: ", "shares memory with v"}, kBackwardOnly},
-    // An output must not start at the address of a smaller tensor. It would then reach into the memory after that
-    // tensor, which differs from run to run.
+    // An output must not start at the address of a smaller tensor. If it did, the output would extend into the memory
+    // after that tensor, which differs from run to run.
     {"DqOverlapsDout",
      [](Call& c) { c.dq.data = static_cast<float*>(c.dout.data) + 3; },
      {"dq: ", "shares memory with dout"},

@@ -1,5 +1,6 @@
-// Compares tile products of bfloat16 operands with float64, for every method of computing them. Covers any size, both
-// layouts of A, every mode, and ranges of rows.
+// Compares matrix products of bfloat16 tiles with float64, for every method by which the backend computes them. Covers
+// any size, both layouts of A, every GemmMode (how the product is added to C), and a separate range of columns or of
+// the summation index for each row.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -65,7 +66,7 @@ Ranges random_ranges(std::int64_t count, std::int64_t limit, int grain, std::mt1
 }
 
 float random_bf16(std::mt19937& random) {
-  // The number has 8 bits, so products are exact in float32.
+  // The number has 8 significant bits, so the product of two such numbers is exact in float32.
   return static_cast<float>(static_cast<int>(random() % 255) - 127) / 64.0F;
 }
 
@@ -116,8 +117,8 @@ class Product {
     return args;
   }
 
-  /// Returns the largest error of C. Requires that C is unchanged beyond its columns. Elements of C outside the ranges
-  /// may have any value.
+  /// Returns the largest error of C. Requires that memory after the last column of C is unchanged. If each row has a
+  /// range of columns, elements of C outside this range may have any value.
   [[nodiscard]] double error() const {
     double worst = 0;
     for (std::int64_t i = 0; i < s_.m; ++i) {

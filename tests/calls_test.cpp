@@ -14,7 +14,7 @@
 namespace attend::test {
 namespace {
 
-// The memory of inputs may be const, but the memory of outputs may not.
+// The memory of inputs may be const. The memory of outputs must not be const.
 static_assert(std::is_convertible_v<Tensor, ConstTensor>);
 static_assert(!std::is_constructible_v<Tensor, ConstTensor>);
 static_assert(std::is_same_v<decltype(Tensor::bhsd(std::declval<const float*>(), DType::kF32, {})), ConstTensor>);

@@ -1,4 +1,4 @@
-// Tests the comparator. It must accept a sound result and reject every planted fault, in every dtype.
+// Tests the comparator. The comparator must accept a sound result and reject every planted fault, in every dtype.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -23,7 +23,7 @@ AttentionCase planted_case(DType dtype) {
           .seed = 7};
 }
 
-/// A problem with its expected values, and the result of the standard implementation as a sound result.
+/// A problem with its expected values. The result of the standard implementation serves as the sound result.
 struct SoundResult {
   explicit SoundResult(DType dtype) : in(make_inputs(planted_case(dtype))), standard(run_standard(in)) {
     const Outputs reference = run(as_f64(in), "reference");
@@ -186,8 +186,8 @@ TEST(Blocks, AFewRowsAtTheEndAreOfTheOneBefore) {
   EXPECT_FALSE(judged(kRowsPerBlock + kFewRows, 0.45)) << "a block of their own";
 }
 
-// Equal p have equal rounding errors, so the slope may deviate. A deviation of less than half a unit in the last place
-// must be allowed only if the case requests it.
+// Equal softmax entries have equal rounding errors, so the slope of result against truth may deviate from 1. A
+// deviation of less than half a unit in the last place must be allowed only if the case requests it.
 TEST(Slope, MayBeOffByItsFloor) {
   constexpr std::int64_t kRows = 64, kCols = 16;
   constexpr auto kCount = static_cast<std::size_t>(kRows * kCols);

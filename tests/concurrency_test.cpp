@@ -17,8 +17,8 @@ class ThreadCount {
   ThreadCount& operator=(const ThreadCount&) = delete;
 };
 
-/// Returns cases with few and many heads, long and short rows, and packed sequences. The backend divides the work of
-/// each among threads differently.
+/// Returns cases with few and many heads, long and short rows, and packed sequences. For each case, the backend divides
+/// the work among threads in a different way.
 std::vector<AttentionCase> work_shapes(DType dtype) {
   const AttentionCase few_heads = {.dtype = dtype,
                                    .heads_q = 1,

@@ -14,7 +14,7 @@ TEST(CoveringArray, HoldsEveryPair) {
   const std::vector<Choice> cases = covering_array(num_values, kAll, 1);
   EXPECT_GE(cases.size(), 5U * 7U);  // number of pairs of the two largest factors
   EXPECT_LE(cases.size(), 45U);
-  // Counts the covered pairs without uncovered_pairs().
+  // Counts the covered pairs without calling uncovered_pairs(), which is under test.
   for (std::size_t f = 0; f < num_values.size(); ++f) {
     for (std::size_t g = f + 1; g < num_values.size(); ++g) {
       std::set<std::pair<int, int>> seen;

@@ -1,8 +1,8 @@
 // Tests index arithmetic beyond 2^31 and counts beyond 2^16. At these sizes, 32-bit products and grid limits have
 // broken other implementations.
 //
-// Tensors with strides of gigabytes need little memory here. Their buffers are reserved address space, of which the
-// test touches only a few pages.
+// Tensors with strides of gigabytes need little memory here. The buffers of these tensors are reserved address space,
+// of which the test touches only a few pages.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 

@@ -106,8 +106,8 @@ const LongCase kLongCases[] = {
 INSTANTIATE_TEST_SUITE_P(Cpu, LongSums, testing::ValuesIn(kLongCases),
                          [](const auto& test) { return std::string(test.param.name); });
 
-// There is one key. Its dv is the sum of dout over all rows. All terms are equal, so all rounding errors have the same
-// sign.
+// There is one key. dv of this key is the sum of dout over all rows. All terms are equal, so all rounding errors have
+// the same sign.
 TEST(LongSums, GradientOfOneKeyOverManyEqualRows) {
   const std::int64_t num_rows = 400'000;
   const Inputs in = make_inputs({.heads_q = 1, .seqlen_q = num_rows, .seqlen_k = 1, .head_dim = 1, .head_dim_v = 4});

@@ -23,8 +23,8 @@ struct MaskCase {
   }
 };
 
-/// Calls `visit` for every mask. Windows wider than the sum of the lengths are left out, because they are equivalent to
-/// narrower ones.
+/// Calls `visit` for every mask. Windows wider than the sum of the lengths are left out, because a narrower window has
+/// the same effect.
 template <class Visit>
 void for_each_mask(Visit visit) {
   for (std::int64_t q = 0; q <= kMaxLength; ++q) {

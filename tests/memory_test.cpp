@@ -114,7 +114,8 @@ TEST(MemoryOfBackward, IsBoundedWhateverTheNumberOfKeys) {
   EXPECT_LE(growth, 16 << 20);
 }
 
-// Tests the measurement. It must detect a buffer of one byte per score.
+// Tests peak_growth(), with which the other tests measure memory. peak_growth() must detect a buffer of one byte per
+// score.
 TEST(MemoryMeasurement, SeesAScoreMatrix) {
   if (sanitized()) GTEST_SKIP() << "a sanitizer's own memory would be measured";
   const std::int64_t growth = peak_growth([] {

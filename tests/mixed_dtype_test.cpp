@@ -66,7 +66,7 @@ TEST_P(Mixed, GoesToTheFastBackendAndIsRight) {
   }
 }
 
-// Gradients of optional inputs may have any float type, including f64. The optional inputs may not be f64.
+// Gradients of optional inputs may have any float type, including f64. The optional inputs themselves must not be f64.
 TEST(MixedWithF64, GradientsOfOptionsMayBe) {
   const Inputs in = make_inputs({.batch = 2,
                                  .heads_q = 4,

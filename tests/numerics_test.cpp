@@ -40,8 +40,8 @@ const auto kIndexAndType = [](const testing::TestParamInfo<AttentionCase>& test)
 
 INSTANTIATE_TEST_SUITE_P(CoveringArray, EveryOptionPair, testing::ValuesIn(option_pair_cases()), kIndexAndType);
 
-// These tiny cases have one option each. If a case of the covering array fails, they show which option causes the
-// failure.
+// These tiny cases have one option each. If a case of the covering array fails, the tiny cases show which option causes
+// the failure.
 INSTANTIATE_TEST_SUITE_P(OneOptionF32, EveryOptionPair, testing::ValuesIn(option_cases(DType::kF32)), kIndexAndType);
 INSTANTIATE_TEST_SUITE_P(OneOptionBF16, EveryOptionPair, testing::ValuesIn(option_cases(DType::kBF16)), kIndexAndType);
 

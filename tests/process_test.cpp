@@ -94,8 +94,8 @@ double seconds_to_end(const std::function<void()>& call) {
   return seconds;
 }
 
-// One task of the reference takes many seconds, and so does one task of the fast backend's backward. Both must check
-// for interrupts within a task.
+// One task of the reference takes many seconds, and so does one task of the fast backend's backward. Both backends must
+// check for interrupts within a task.
 TEST(Interrupt, EndsLongTasksOfEveryBackend) {
   if (thread_sanitized()) GTEST_SKIP() << "OpenMP's threads are not known to ThreadSanitizer";
   set_cpu_threads(2);
@@ -154,7 +154,8 @@ TEST(SimdTarget, IsTheOneAskedFor) {
   EXPECT_EQ(cpu_simd_target(), wish);
 }
 
-/// Returns whether /proc/cpuinfo lists the flag. This does not use the library's detection.
+/// Returns whether /proc/cpuinfo lists the flag. The function is independent of the library's detection of processor
+/// features.
 bool processor_has(const std::string& flag) {
   std::ifstream cpuinfo("/proc/cpuinfo");
   for (std::string line; std::getline(cpuinfo, line);) {

@@ -90,7 +90,8 @@ TEST_P(Independence, P10_BatchEntryAloneIsBatchEntryInTheBatch) {
   const Outputs got = run(alone, "cpu");
   expect_same_bits("o", got.o, want.o);
   expect_same_bits("lse", got.lse, want.lse);
-  // May differ by rounding, because backward may divide the work by the number of heads.
+  // The results may differ by rounding, because backward divides the work in a way that may depend on the number of
+  // heads.
   expect_near(got, want, tolerance());
 }
 

@@ -41,8 +41,8 @@ TEST_P(ScaleProperty, P12_PowersOfTwoMoveBetweenQAndScale) {
     expect_same_bits("o", got.o, want.o);
     expect_same_bits("lse", got.lse, want.lse);
     expect_same_bits("dv", got.dv, want.dv);
-    // In dk = scale sum ds q, the changes of scale and q cancel. dq grows by 1 / factor, so float16 results may become
-    // subnormal.
+    // dk is the sum of scale * ds * q, in which the changes of scale and q cancel. dq is divided by the factor, so
+    // float16 results may become subnormal.
     expect_same_bits("dk", got.dk, want.dk);
     if (GetParam() == DType::kF16) continue;
     expect_same_bits("dq", made(GetParam(), in.q.shape(), [&](auto... at) { return factor * got.dq.at(at...); }),

@@ -159,7 +159,7 @@ TEST_P(Property, P04_GroupedHeadsAreRepeatedHeads) {
   }
 }
 
-// An extra channel has the value 1 in q and c in k. It adds c to every score of a row.
+// An extra channel has the value 1 in q and c in k. The product of the two adds c to every score of a row.
 TEST(ScoreShift, P05_LeavesOAndShiftsLse) {
   AttentionCase c = {.batch = 1,
                      .heads_q = 2,

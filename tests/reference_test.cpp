@@ -50,7 +50,7 @@ double loss(const Inputs& in) {
   return sum;
 }
 
-/// Returns the derivative of the loss by each element of t, from the five-point central difference.
+/// Returns the derivative of the loss with respect to each element of t, computed by the five-point central difference.
 std::vector<double> central_difference(const Inputs& in, const TensorBuffer& t) {
   constexpr double kStep = 1e-3;  // the truncation error is of order kStep^4
   std::vector<double> gradient;

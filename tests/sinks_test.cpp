@@ -234,7 +234,8 @@ TEST_P(Sinks, MayLieAnywhere) {
   EXPECT_TRUE(out.dsinks->gaps_intact());
 }
 
-// With strides of 0, all sequences and heads share one sink. Its gradient still has a separate entry for each.
+// With strides of 0, all sequences and heads share one sink. The gradient still has a separate entry for each sequence
+// and head.
 TEST_P(Sinks, MayBeBroadcastByStrides) {
   AttentionCase c = base_case();
   c.sinks_per_sequence = true;
@@ -317,7 +318,7 @@ TEST_P(Sinks, TakeNothingOfDoutFromRowsThatSeeNoKey) {
     const Outputs out = run(in, GetParam());
     expect_same_bits("dsinks", *out.dsinks, *want.dsinks);
   }
-  for (std::int64_t h = 0; h < 4; ++h) in.dout.set(1, h, 1, 3, kInf);  // a row that sees only one key
+  for (std::int64_t h = 0; h < 4; ++h) in.dout.set(1, h, 1, 3, kInf);  // this row sees only one key
   const Outputs out = run(in, GetParam());
   for (std::int64_t h = 0; h < 4; ++h) {
     const double sink = in.sinks->at(0, h, 0, 0);

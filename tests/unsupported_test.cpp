@@ -1,5 +1,5 @@
-// Tests calls that are well defined but unsupported. They must be refused with a clear message and a separate error
-// code, and nothing may be written.
+// Tests calls that are well defined but unsupported. The library must refuse such a call with a clear message and a
+// separate error code, and must not write anything.
 #include <gtest/gtest.h>
 
 #include "support/bad_call.hpp"
@@ -17,8 +17,8 @@ TEST(BadDevice, IsMissingHardware) {
   expect_refusal(bad, call, [&] { call.backward(); });
 }
 
-// These calls are well defined, but the named backend does not support them. The message has the usual form, and the
-// error code is another one.
+// These calls are well defined, but the named backend does not support them. The message has the usual form, but the
+// error code is not that of an invalid argument.
 TEST(UnsupportedByBackend, IsRefusedByName) {
   struct Lack {
     const char* compute;

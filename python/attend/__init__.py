@@ -2,7 +2,8 @@
 
     o = attend.attention(q, k, v, causal=True)
 
-accepts NumPy arrays, torch tensors, and arrays of any framework that supports DLPack. The result has the same kind.
+`attention` accepts NumPy arrays, torch tensors, and arrays of any framework that supports DLPack. The result is an
+array of the same framework.
 """
 
 from attend._activation import activate, restore

@@ -96,12 +96,12 @@ def attention(
         dropout_p: probability of dropping a softmax entry, 0 <= dropout_p < 1. Kept entries are scaled by 1 / (1 -
             dropout_p).
         seed: a number from 0 to 2^64 - 1, a tensor of one element, or None. With a seed, the dropped entries are a pure
-            function of seed, offset and (batch, head, i, j). They are therefore the same on every device, in forward
-            and in backward. If the seed is a tensor on the GPU of q, the kernels read it when they run. The call does
-            not wait for the tensor, and each replay of a CUDA graph uses the tensor's current value. With None, each
-            call with dropout draws a new seed. For torch tensors the seed comes from torch's default generator of their
-            device; under torch.compile and in a CUDA graph, each run draws a new seed. For other arrays it comes from
-            the generator of `attend.manual_seed`.
+            function of seed, offset and (batch, head, i, j). The dropped entries are therefore the same on every
+            device, in forward and in backward. If the seed is a tensor on the GPU of q, the kernels read it when they
+            run. The call does not wait for the tensor, and each replay of a CUDA graph uses the tensor's current value.
+            With None, each call with dropout draws a new seed. For torch tensors the seed comes from torch's default
+            generator of their device; under torch.compile and in a CUDA graph, each run draws a new seed. For other
+            arrays it comes from the generator of `attend.manual_seed`.
         offset: a number or tensor like seed, allowed only with a seed. Selects another dropout pattern of the same
             seed. Default 0.
         return_lse: return (o, lse).

@@ -54,14 +54,14 @@ def append(
     k_descale: Any = None,
     v_descale: Any = None,
 ) -> Any:
-    """Writes new keys and values into a cache. They are first normalised, then rotated, then rounded to the dtype of
-    the cache.
+    """Writes new keys and values into a cache. The new keys are first normalised, then rotated, then rounded to the
+    dtype of the cache.
 
     New row i of sequence s becomes key seqlens_k[s] + i, or is written to the slot that slot_mapping names. Rows beyond
     the capacity, and rows whose page does not exist, are dropped. With the environment variable ATTEND_CHECK=1 they are
     refused. The call reads and writes nothing of a dead sequence (defined in `attend.decode`), and changes no other
-    byte of the cache. It does not change seqlens_k: for the next `attend.decode` call, the caller adds the number of
-    new keys to the lengths.
+    byte of the cache. The call does not change seqlens_k. Before the next `attend.decode` call, the caller must add the
+    number of new keys to the lengths.
 
     Arguments:
         k: f32, f16 or bf16. The shape is (sequences, heads_k, seqlen_new, head_dim), with layout="bshd" (sequences,

@@ -89,8 +89,8 @@ def backward(
     of_column = None
     if columns is not None and columns.bias is not None:
         # The caller's lse contains the bias, and rounding may have removed the digits that backward needs. lse is
-        # therefore recomputed without the bias. This call checks the caller's lse and dlse, which are not passed to the
-        # library otherwise.
+        # therefore recomputed without the bias. This call checks the caller's lse and dlse, because no other call
+        # passes them to the library.
         _core.check(q_in, k_in, v_in, o_in, lse_in, gradients, rest, settings)
         raw = _run_forward(space, (q_in, k_in, v_in), rest, settings, True, call)[1]
         lse_in, of_column = _without_column(space, raw, dlse, columns)
@@ -121,7 +121,7 @@ def _split(
     space: Space, extras: Extras, viewed: tuple[_core.Array, ...], settings: Settings, call: Any
 ) -> tuple[Extras, Optional[Columns]]:
     """Returns views of the extras without one-column biases and masks, and the columns. See attend._columns.split. If
-    `call` is given, as by a ring, biases and masks of one column are not split off.
+    `call` is given, biases and masks of one column are not split off. Rings give a `call`.
     """
     if extras is NO_EXTRAS:
         return extras, None

@@ -38,8 +38,8 @@ def make_block_mask(
         batch, num_heads: the number of sequences (or query heads) of the calls, if the text uses b (or h). A mask whose
             text does not use b (or h) can be used with any number of sequences (or query heads).
         captures: {"doc": array, ...}: the numbers and arrays (0 to 4 dimensions) that the text reads. They are read
-            once, in this call. They are on the CPU or, if a GPU makes the mask, on that GPU. All captures belong to one
-            framework.
+            once, in this call. If a GPU makes the mask, captures may be on the CPU or on that GPU. Otherwise they are
+            on the CPU. All captures belong to one framework.
         device: the device that makes the mask. None or "cpu": the CPU. "cuda", "cuda:N" or a torch.device: that GPU. On
             a GPU the work runs in the current stream of the captures' framework. Without captures it runs in torch's
             current stream. The call waits until the mask is complete. The mask is bit-identical on every device, and
@@ -53,8 +53,9 @@ def make_block_mask(
 
     attend computes bounds of the condition for each tile, and evaluates single pairs only in tiles that the bounds do
     not decide. The time for causal masks and sorted documents therefore grows with the lengths, not with their product.
-    The mask may be copied and shared between threads. On a GPU the first mask of a text compiles small kernels, which
-    takes a fraction of a second. They are stored in the on-disk cache like all kernels.
+    The mask may be copied and shared between threads. When a text is used on a GPU for the first time, small kernels
+    are compiled. The compilation takes a fraction of a second. These kernels are stored in the on-disk cache like all
+    kernels.
 
     Raises:
         attend.ArgumentError, which names the column of the text, the capture, the size or the device. On a GPU,

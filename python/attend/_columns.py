@@ -94,8 +94,8 @@ def unshifted(xp: Any, lse: Any, columns: Columns) -> Any:
 
 
 def finished(xp: Any, o: Any, lse: Any, columns: Columns, layout: str) -> tuple[Any, Any]:
-    """Applies the columns to o and lse, which were computed without them. They are arrays of the module `xp`. lse may
-    be None if there is no bias.
+    """Applies the columns to o and lse, which were computed without them. o and lse are arrays of the module `xp`. lse
+    may be None if there is no bias.
     """
     o = xp.where(over_o(hidden_rows(columns), layout, xp), 0.0, o).astype(o.dtype)
     if lse is None:

@@ -92,7 +92,7 @@ def _of_all_keys(
 def tables_of_pages(name: str) -> Iterator[None]:
     """Within this context, transformers keeps page tables for models whose attention implementation is `name`.
 
-    This only has an effect on models in which every layer can have a page table. Other models, and versions of
+    The context only has an effect on models in which every layer can have a page table. Other models, and versions of
     transformers without the check _TABLES, are not affected.
     """
     try:

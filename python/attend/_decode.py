@@ -79,6 +79,7 @@ def decode(
     The keys of a sequence are stored in one of two forms. With layout="bhsd":
 
     - contiguous: k_cache is (cache rows, heads_k, capacity, head_dim). Key j of a sequence is row j of its cache row.
+
     - paged: k_cache is (pages, heads_k, page_size, head_dim). Each sequence has a row of page_table. Key j is row j %
       page_size of the page in entry j // page_size of that row. The capacity is pages_per_row * page_size. page_size is
       any number >= 1. Sequences may share pages.
@@ -125,18 +126,19 @@ def decode(
             describes a tree of draft tokens. Row i of a sequence sees key off + j if bit j of its word is 1, and all
             keys before off. tree_mask replaces `causal`. A sequence has at most 64 rows.
         head_dim_v: the number of columns of the values if v_cache is None.
-        k, v, and the arguments after them: new keys and values, and how to append them. They are written into the
-            cache, as by `attend.append`, before the cache is read. seqlens_k contains the lengths before the append and
-            is required unless slot_mapping is given. q is normalised and rotated as by `attend.append`, in temporary
-            memory.
+        k, v, and the arguments after them: new keys and values, and how to append them. The new keys and values are
+            written into the cache, as by `attend.append`, before the cache is read. seqlens_k contains the lengths
+            before the append and is required unless slot_mapping is given. q is normalised and rotated as by
+            `attend.append`, in temporary memory.
         return_lse: return (o, lse).
         lse_base2: lse is a logarithm to base 2.
         out: the array for o, with the dtype and shape of o. It is written and returned, and must not share memory with
             other arrays of the call. None means a new array.
         k_descale, v_descale: factors of 8-bit caches, allowed only with them. An element x of the cache represents the
-            number x * descale. f32 with the shape (), (heads_k), (sequences, heads_k), or with one factor for each row
-            of the cache: the cache's dimensions except head_dim, in the order of layout. None means 1. Factors of rows
-            that are not read may be NaN. Without v_cache the values use the factors of the keys.
+            number x * descale. f32 with the shape (), (heads_k) or (sequences, heads_k), or with one factor for each
+            row of the cache. In the last case the shape is that of the cache without head_dim, in the order of layout.
+            None means 1. Factors of rows that are not read may be NaN. Without v_cache the values use the factors of
+            the keys.
         compute: the backend. Allowed on a CPU: "cpu", "reference" (float64 on one thread) and "auto". Allowed on a GPU:
             "auto", "decode" and "sm90_forward". "decode" computes all rows with the kernel for few rows. On Hopper,
             "auto" computes sequences with many rows with the training kernel, if that kernel supports the call. "Many"

@@ -27,8 +27,8 @@ def refuse_unless(value: Any, allowed: tuple[Any, ...], name: str) -> None:
 
 
 class StandIn:
-    """Stands for a function of another package that attend does not implement yet. It can be imported, but raises an
-    error when it is called.
+    """Stands for a function of another package that attend does not implement yet. The function can be imported, but
+    raises an error when it is called.
     """
 
     def __init__(self, name: str, instead: str = "") -> None:
@@ -49,8 +49,8 @@ def dropout_seed(dropout_p: float) -> Any:
     """Returns a seed from torch's default generator, so that torch.manual_seed makes runs repeatable, or 0 without
     dropout.
 
-    The seed is a number. Under torch.compile, and on the GPU while a CUDA graph is captured, it is a tensor, which is
-    drawn again in every run.
+    The seed is a number, except under torch.compile, and on the GPU while a CUDA graph is captured. In these two cases
+    the seed is a tensor, which is drawn again in every run.
     """
     if dropout_p == 0.0:
         return 0

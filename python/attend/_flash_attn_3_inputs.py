@@ -33,7 +33,7 @@ def joined(q: Any, k: Any, v: Any, qv: Optional[Any]) -> tuple[Any, Any]:
 
 
 def _check_like_q(name: str, x: Any, q: Any) -> None:
-    """Checks that x has the framework, dtype and device of q, which concatenation requires."""
+    """Checks that x has the framework, dtype and device of q. Otherwise x cannot be concatenated with q."""
     if getattr(x, "shape", None) is None or not hasattr(x, "dtype"):
         raise ArgumentError(f"{name}: {type(x).__name__}, allowed an array")
     if is_torch(x) != is_torch(q):

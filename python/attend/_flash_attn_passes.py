@@ -30,7 +30,7 @@ def flash_attn_forward(
     """Returns (out, softmax_lse, None, rng_state) for q (batch, seqlen_q, heads_q, head_dim).
 
     softmax_lse is f32 (batch, heads_q, seqlen_q). rng_state, i64 (2), is the seed and offset of dropout for
-    `flash_attn_backward`. It is on the CPU, or on the device of q while a CUDA graph is captured.
+    `flash_attn_backward`. rng_state is on the CPU, or on the device of q while a CUDA graph is captured.
     """
     window = (window_size_left, window_size_right)
     return _forward(

@@ -104,7 +104,8 @@ class HostSpace:
     def result_view(self, result: Any) -> _core.Array:
         if _is_bfloat16(result.dtype):  # DLPack in NumPy does not support dtypes of other packages
             return _core.Array.of(result.view(np.uint16), "bf16")
-        # For a dtype of another package, the library gets the name, which its error message contains.
+        # For a dtype of another package, the library gets the name of the dtype, because its error message contains
+        # this name.
         if result.dtype.isbuiltin == 2 and result.dtype.itemsize == 1:
             return _core.Array.of(result.view(np.uint8), result.dtype.name)
         return _core.Array.of(result)

@@ -17,7 +17,7 @@ def parts(packed: Any, axis: int, count: int, name: str) -> tuple[Any, ...]:
     if len(shape) != wanted or shape[axis] != count:
         found = _found(packed)
         raise ArgumentError(f"{name}: {found}, allowed {wanted} dimensions with {count} in dimension {axis}")
-    if is_torch(packed):  # with unbind, autograd stacks the gradients instead of adding padded ones
+    if is_torch(packed):  # autograd stacks the gradients; for slices it would add padded gradients
         return tuple(packed.unbind(axis))
     before = (slice(None),) * axis
     places = ((*before, i) for i in range(count))
@@ -35,7 +35,7 @@ def heads_of(qkv: Any, num_heads_q: int) -> tuple[Any, ...]:
         raise ArgumentError(f"qkv: {_found(qkv)}, allowed {allowed} with a whole num_heads_q")
     rest = (shape[2] - num_heads_q) // 2
     middle = num_heads_q + rest
-    if is_torch(qkv):  # for the same reason as in `parts`
+    if is_torch(qkv):  # with slices, autograd would add padded gradients
         return tuple(qkv.split((num_heads_q, rest, rest), 2))
     return qkv[:, :, :num_heads_q], qkv[:, :, num_heads_q:middle], qkv[:, :, middle:]
 

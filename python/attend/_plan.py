@@ -66,8 +66,8 @@ def _dtype(value: Any) -> str:
 
 
 def _flag(name: str, value: Any) -> bool:
-    """Converts a flag to a bool. It states whether the call has a tensor. NumPy's bool has a different type name in
-    NumPy 1 and 2.
+    """Converts a flag to a bool. The flag states whether the call has a tensor. NumPy's bool has a different type name
+    in NumPy 1 and 2.
     """
     if value is None or isinstance(value, int) or type(value).__name__ in ("bool", "bool_"):
         return bool(value)
@@ -173,8 +173,8 @@ def prepare(batch: int, heads: int, seqlen: int, head_dim: int, **options: Any) 
     The arguments are those of `explain`. Compiled kernels are specific to the chosen kernels and their tiles (which
     depend on the sizes), the dtypes, the head_dims, the mask (none, causal or window), the enabled options, the sign of
     the scale, and whether all tensors are aligned to 16 bytes. A call with a new combination compiles its kernels,
-    which takes seconds, or loads machine code from disk, which takes milliseconds. This also happens while its stream
-    is being captured. On a CPU this function does nothing.
+    which takes seconds, or loads machine code from disk, which takes milliseconds. Kernels are also compiled or loaded
+    while the call's stream is being captured. On a CPU this function does nothing.
 
     Raises:
         attend.Error as the call would.

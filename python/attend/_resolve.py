@@ -9,7 +9,8 @@ from attend._frameworks import is_torch
 from attend._random import drawn_seed
 from attend._settings import NO_EXTRAS, Extras, Settings, as_int64, dense_layout, drops, window_of
 
-# The module attend.torch after its first use. It is cached, because even a repeated import statement costs time.
+# The module attend.torch after its first use. The module is cached, because even a repeated import statement costs
+# time.
 _front_of_torch: Any = None
 # Default values. Arguments are compared with them by identity, which is fast and does not read the value of a tensor or
 # symbol.

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 
 class TwoMasksError(ArgumentError, RuntimeError):
-    """Raised if both attn_mask and is_causal are given. It is also a RuntimeError, because torch raises one."""
+    """Raised if both attn_mask and is_causal are given. The exception is also a RuntimeError, because torch raises a
+    RuntimeError in this case.
+    """
 
 
 def sdpa(
@@ -91,7 +93,7 @@ def _check_mask(mask: Any, is_causal: bool) -> None:
 
     if not isinstance(mask, torch.Tensor):
         raise ArgumentError(f"attn_mask: {type(mask).__name__}, allowed a torch.Tensor")
-    if is_causal:  # with torch's error messages
+    if is_causal:  # the error messages are those of torch
         if type(mask).__name__ == "CausalBias":
             raise TwoMasksError("attn_mask: CausalBias should not be used with causal=True")
         raise TwoMasksError("attn_mask: Explicit attn_mask should not be set when is_causal=True")

@@ -125,8 +125,8 @@ def appended(
     k_norm: Any,
     norm_eps: float,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns the fields of Tensors and of Numbers that describe the new keys and their processing. Both are empty
-    without k.
+    """Returns the fields of Tensors and of Numbers that describe the new keys and their processing. Both results are
+    empty if the call has no k.
     """
     if k is None:
         refuse_given(

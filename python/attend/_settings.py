@@ -1,5 +1,5 @@
-"""Defines named tuples for the arguments of a call other than q, k and v. They are made once, and every layer of the
-package passes them on unchanged.
+"""Defines named tuples for the arguments of a call other than q, k and v. The tuples are made once, and every layer of
+the package passes them on unchanged.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ OPTION_GRADIENTS = tuple((row["name"], row["gradient"]) for row in _core.TENSOR_
 GRADIENT_POSITIONS = tuple(Extras._fields.index(name) for name, _ in OPTION_GRADIENTS)
 # The position of dbias in OPTION_GRADIENTS. For a bias of one column, the front ends compute dbias.
 OF_BIAS = [name for name, _ in OPTION_GRADIENTS].index("bias")
-# Options that depend on an entire row. They cannot be combined with a bias or mask of one column (_columns.py). Rings
-# refuse them, because a ring computes rows in parts.
+# Options that depend on an entire row. These options cannot be combined with a bias or mask of one column
+# (_columns.py). Rings refuse them, because a ring computes rows in parts.
 ROW_OPTIONS = tuple(row["name"] for row in _core.TENSOR_OPTIONS if not row["of_single_scores"])
 NO_GRADIENT_TENSORS = tuple(row["name"] for row in _core.TENSOR_OPTIONS if row["gradient"] is None)
 

@@ -1,5 +1,5 @@
-"""A space is a class of memory: CPU memory, or the memory of a GPU. It reads and allocates arrays, and converts results
-to the framework of `q`.
+"""A space is a class of memory: CPU memory, or the memory of a GPU. A space reads and allocates arrays, and converts
+results to the framework of `q`.
 
 attend._host_space and attend._cuda_space define the two spaces.
 """
@@ -31,7 +31,7 @@ class Space(Protocol):
         ...
 
     def empty(self, name: str, shape: tuple[int, ...], dtype: str) -> Any:
-        """Returns an uninitialised array for a result. It has the dtype of the input `name`."""
+        """Returns an uninitialised array for a result. The array has the dtype of the input `name`."""
         ...
 
     def result_view(self, result: Any) -> _core.Array:

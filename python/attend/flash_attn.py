@@ -9,8 +9,8 @@ can be imported, but raises NotImplementedError when it is called. With dropout_
 default generator of the tensors' device.
 
 Each function returns out, or (out, softmax_lse, None) with return_attn_probs. softmax_lse is f32 (batch, heads,
-seqlen_q), or (heads, tokens) for packed tensors. In flash-attn the third value is the dropout pattern, which only its
-tests use. return_attn_probs is refused with dropout_p > 0.
+seqlen_q), or (heads, tokens) for packed tensors. In flash-attn the third value is the dropout pattern, which only
+flash-attn's tests use. return_attn_probs is refused with dropout_p > 0.
 """
 
 from __future__ import annotations
@@ -239,8 +239,8 @@ def flash_attn_with_kvcache(
         out, or (out, softmax_lse) with return_softmax_lse. softmax_lse is f32 (batch, heads_q, seqlen_q).
 
     In addition to flash-attn's inputs, this function accepts float32, any page size and rotary_dim, block_table with
-    cache_batch_idx and cache_leftpad, and v with a different head_dim. It has no gradients: a tensor that requires grad
-    is refused outside of torch.no_grad().
+    cache_batch_idx and cache_leftpad, and v with a different head_dim. The function has no gradients: a tensor that
+    requires grad is refused outside of torch.no_grad().
 
     Raises:
         attend.Error, whose message has flash-attn's name of the argument, the value found and the allowed values. No

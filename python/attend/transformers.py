@@ -194,9 +194,9 @@ def continuous_batching(model: ModelT) -> Iterator[ModelT]:
     with attn_implementation="attend". When the context ends, it restores the model's previous implementation.
 
     `attend.attention_varlen` computes prompts, and batches that combine prompts with other requests. `attend.decode`
-    computes a batch in which each request decodes one token, if all layers attend to all tokens. It appends to
-    transformers' pages and reads them in place. For layers with a sliding window, transformers keeps no block tables
-    and copies the keys and values at each step.
+    computes a batch in which each request decodes one token, if all layers attend to all tokens. `attend.decode`
+    appends to transformers' pages and reads them in place. For layers with a sliding window, transformers keeps no
+    block tables and copies the keys and values at each step.
 
     Other models keep their attention, even if they generate at the same time. One check in transformers changes for all
     models while a context is open. Without a GPU, transformers does not use block tables. With the change, it uses them

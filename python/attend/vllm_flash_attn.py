@@ -2,10 +2,10 @@
 
     from attend.vllm_flash_attn import flash_attn_varlen_func, reshape_and_cache_flash
 
-They replace functions of `vllm.vllm_flash_attn`, functions of `vllm._custom_ops`, and vLLM's `merge_attn_states`, for
-tensors on a CPU. Queries are packed, (tokens, heads, head_dim). Caches are (pages, page_size, heads_k, head_dim) with
-any strides, so the heads of a page may precede its keys in memory. An option that attend does not support raises
-NotImplementedError, which names the argument.
+These functions replace functions of `vllm.vllm_flash_attn`, functions of `vllm._custom_ops`, and vLLM's
+`merge_attn_states`, for tensors on a CPU. Queries are packed, (tokens, heads, head_dim). Caches are (pages, page_size,
+heads_k, head_dim) with any strides, so the heads of a page may precede its keys in memory. An option that attend does
+not support raises NotImplementedError, which names the argument.
 """
 
 from __future__ import annotations

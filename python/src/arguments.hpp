@@ -37,7 +37,7 @@ struct Options {
   [[nodiscard]] Params params() const;
 };
 
-/// Reads the options in the named tuple Settings. It does not read the tensors in Extras.
+/// Reads the options in the named tuple Settings. This function does not read the tensors in Extras.
 /// @throws Error (kInvalidArgument) if a setting has the wrong type. The message names the setting.
 [[nodiscard]] Options options_without_extras(nb::handle settings);
 

@@ -49,9 +49,9 @@ struct Array {
   ///         exports bfloat16 only as 16-bit integers
   [[nodiscard]] static Array of(nb::handle object, const std::string& dtype);
 
-  /// If `object` is an Array, returns the Array. Otherwise reads a tensor whose type has DLPack's C exchange table
-  /// (exchange.hpp), which is faster than of(). In this case the result does not keep the memory alive. The caller's
-  /// object keeps it alive during the call.
+  /// If `object` is an Array, returns the Array. Otherwise `object` must be a tensor whose type has DLPack's C exchange
+  /// table (exchange.hpp). Reading the table is faster than of(). In this case the result does not keep the memory
+  /// alive. The caller's object keeps it alive during the call.
   [[nodiscard]] static Array view(nb::handle object);
 
   /// Returns an Array with the given address, shape and strides in memory that `owner` keeps alive.
@@ -77,8 +77,8 @@ struct Array {
 /// Checks that both cu_seqlens arrays have the same length. The library receives only one number of sequences.
 /// @throws Error (kInvalidArgument) if the lengths differ.
 void check_as_many(const Array& cu_seqlens_q, const Array& cu_seqlens_k);
-[[nodiscard]] Tensor table_view(const char* name, const Array& a, int num_dims,
-                                const char* meaning);  ///< view whose last dimensions are the dimensions of the array
+/// Returns a view whose last dimensions are the dimensions of the array. The leading dimensions have size 1.
+[[nodiscard]] Tensor table_view(const char* name, const Array& a, int num_dims, const char* meaning);
 
 /// The requirements for a contiguous array of integers.
 struct Entries {

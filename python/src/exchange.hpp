@@ -1,5 +1,5 @@
-// Reads tensors through the C exchange table of DLPack. This requires no Python code, no capsules and no reference
-// counts.
+// Reads tensors through the C exchange table of DLPack. Such a read requires no Python code, no capsules and no
+// reference counts.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -44,7 +44,7 @@ struct OwnedMemory {
       if (stream_owner.is_none()) cuda::driver().context_synchronize();
       cuda::driver().mem_free_async(data, stream);
     } catch (const Error&) {
-      // The driver has already shut down. It has then freed the memory too.
+      // The driver has already shut down. In this case the driver has freed the memory too.
     }
   }
 };

@@ -2,8 +2,8 @@
 // files add GPU functions (gpu_services.cpp), calls on torch tensors (torch_attention.cpp, torch_serving.cpp), ring
 // attention (ring.cpp) and serving (serving.cpp).
 //
-// The Python front ends (attend/_arrays.py, attend/torch) convert their tensors to Arrays and allocate the results.
-// The functions of this module convert the arguments to views. They release the GIL while the library runs.
+// The Python front ends (attend/_arrays.py, attend/torch) convert their tensors to Arrays and allocate the results. The
+// functions of this module convert the arguments to views. These functions release the GIL while the library runs.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
@@ -56,7 +56,7 @@ void backward(nb::handle q_in, nb::handle k_in, nb::handle v_in, nb::handle o_in
 }
 
 /// Checks shapes, strides, dtypes and settings in the same way as a forward or backward call. Reads no tensor memory.
-/// If `gradients` is None, checks a forward call. The arrays must claim to be on a GPU. The library reads the offsets
+/// If `gradients` is None, checks a forward call. The device of the arrays must be a GPU. The library reads the offsets
 /// of packed sequences only if they are in CPU memory.
 void check(nb::handle q_in, nb::handle k_in, nb::handle v_in, nb::handle o_in, nb::handle lse_in, nb::handle gradients,
            nb::handle extras, nb::handle settings) {

@@ -30,8 +30,8 @@ constexpr std::pair<std::string_view, Kept> kKeptWithOthers[] = {{"layout", Kept
                                                                  {"deterministic", Kept::kFlag},
                                                                  {"compute", Kept::kText}};
 
-/// Returns which values of an option can be cached. For a number that modifies scores, all numbers can be cached. The
-/// exception is dropout, because the Python code generates its seed.
+/// Returns which values of an option can be cached. If the option is a number that modifies scores, every number can be
+/// cached. The exception is dropout, because the Python code generates its seed.
 Kept kept_of(std::string_view name) {
   for (const auto& [kept_name, kept] : kKeptWithOthers) {
     if (name == kept_name) return kept;

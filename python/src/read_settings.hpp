@@ -1,5 +1,5 @@
-// A cache of settings that have been converted for the library. It saves time because a model calls attention with the
-// same settings many times.
+// A cache of settings that have been converted for the library. The cache saves time, because a model calls attention
+// with the same settings many times.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -20,9 +20,9 @@ struct ReadSettings {
 /// Stores the names and default values of the keyword arguments of `attend.attention`, in order.
 void learn_defaults(const nb::dict& defaults);
 
-/// Converts the options of an `attend.attention` call. Returns null if the Python code must convert them. This happens
-/// if an option is a tensor, is rarely given, or has an unusual type. learn_defaults and learn_torch must have been
-/// called.
+/// Converts the options of an `attend.attention` call. Returns null if the Python code must convert them. The Python
+/// code must convert the options if an option is a tensor, is rarely given, or has an unusual type. learn_defaults and
+/// learn_torch must have been called.
 /// @param options  the values of all keyword arguments in order, without return_lse
 /// @throws Error (kInvalidArgument) if an option is invalid. The message names the option.
 [[nodiscard]] std::shared_ptr<const ReadSettings> settings_of_options(const nb::tuple& options);

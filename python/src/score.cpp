@@ -104,7 +104,8 @@ struct BackwardWithOwn {
   Call arguments;
   BackwardCall call;
 
-  /// @param names, arrays  names of captures and the arrays for their gradients
+  /// @param names   names of the captures whose gradients are requested
+  /// @param arrays  arrays for these gradients
   BackwardWithOwn(const HeldFunction* held, const BlockMask* mask, const nb::tuple& names, const nb::tuple& arrays,
                   Call those, std::uintptr_t stream)
       : arguments(std::move(those)), call(arguments.backward(reinterpret_cast<Stream>(stream))) {

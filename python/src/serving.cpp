@@ -186,7 +186,7 @@ DecodeParams decode_params_of(const Fields& fields, const Rows& q) {
   return params;
 }
 
-/// Returns the decode call. It has no `params.compute`, because the caller owns that string and sets it.
+/// Returns the decode call. The caller sets `params.compute`, because the caller owns that string.
 DecodeCall decode_call_of(const Fields& fields, const Rows& q) {
   const Layout of_q = fields.layout_with("cu_seqlens_q");
   DecodeCall call;
@@ -213,7 +213,7 @@ std::optional<Rotary> rotary_of(const Fields& fields, const Rows& k) {
   return rotary;
 }
 
-/// Returns an append call. It is used by append, and by a decode call that also gets new keys.
+/// Returns an append call. The call is used by append, and by decode with new keys.
 AppendCall append_call_of(const Fields& fields, const Rows& k) {
   AppendCall call;
   call.k = k.tensor;
@@ -256,8 +256,8 @@ std::optional<AppendCall> append_before(const Fields& fields, const Rows& q) {
   return append_call_of(fields, k);
 }
 
-/// Checks shapes, strides, dtypes and numbers in the same way as decode. Reads no tensor memory. The arrays must claim
-/// to be on a GPU. The library reads the offsets of packed rows only if they are in CPU memory.
+/// Checks shapes, strides, dtypes and numbers in the same way as decode. Reads no tensor memory. The device of
+/// the arrays must be a GPU. The library reads the offsets of packed rows only if they are in CPU memory.
 void check_decode(nb::handle tensors, nb::handle numbers) {
   const Fields fields(tensors, numbers);
   const Rows q = query_rows_of(fields);

@@ -32,8 +32,8 @@ constexpr std::pair<std::string_view, nb::handle ServingArguments::*> kMembers[]
     {"head_dim_v", &ServingArguments::head_dim_v},
     {"return_lse", &ServingArguments::return_lse}};
 
-/// Returns where the values of a call's keyword arguments are stored, in the order of the arguments. The list is never
-/// destroyed.
+/// Returns the places in which the values of a call's keyword arguments are stored, in the order of the arguments. The
+/// list is never destroyed.
 std::vector<Place>& places_of(ServingCall call) {
   static auto* places = new std::array<std::vector<Place>, 2>();
   return (*places)[static_cast<std::size_t>(call)];
@@ -114,8 +114,8 @@ bool is_complete(ServingCall call, ServingArguments& x) {
          none_of({"out", "cu_seqlens_q", "q_norm"});
 }
 
-/// Reads a window that consists of two numbers. If a number is None, that side of the window is unlimited, which is
-/// also the default.
+/// Reads a window that consists of two numbers. If a number is None, that side of the window is unlimited. Both sides
+/// are unlimited by default.
 bool resolve_window(ServingArguments& x) {
   if (!x.window.is_valid()) return true;
   // Copied to a tuple, because another thread may remove items from the list.
@@ -192,7 +192,7 @@ bool resolve_lengths(ServingArguments& x, const RowFields& fields) {
   return true;
 }
 
-/// Reads the layout. It must be "bhsd" or "bshd", even if the rows are packed.
+/// Reads the layout. The layout must be "bhsd" or "bshd", even if the rows are packed.
 bool resolve_layout(ServingArguments& x) {
   const bool is_bshd = is_text(x.number("layout"), "bshd");
   if (!is_bshd && !is_text(x.number("layout"), "bhsd")) return false;

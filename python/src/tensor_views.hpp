@@ -1,5 +1,5 @@
-// Views of tensors that DLPack describes. These functions support only the tensors that most models pass. They are
-// faster than the functions of array.hpp, because they create no strings for the argument's name and dtype.
+// Views of tensors that DLPack describes. These functions support only the tensors that most models pass. The functions
+// here are faster than the functions of array.hpp, because they create no strings for the argument's name and dtype.
 #pragma once
 
 #include <nanobind/nanobind.h>

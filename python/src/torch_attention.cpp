@@ -116,8 +116,8 @@ nb::object finish_forward(nb::handle context, ForwardResults&& results, nb::hand
   return o_or_both(std::move(results), return_lse);
 }
 
-/// Returns the saved tensors. It must be called only once, because an activation checkpoint can unpack saved tensors
-/// only once.
+/// Returns the saved tensors. This function must be called only once, because an activation checkpoint can unpack saved
+/// tensors only once.
 nb::tuple saved_in(nb::handle context) {
   return nb::borrow<nb::tuple>(nb::getattr(context, torch->saved_tensors));
 }

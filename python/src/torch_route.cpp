@@ -74,7 +74,8 @@ bool is_direct_without_gradients(std::span<const nb::handle> tensors) {
 }
 
 bool engine_allows_direct_route() {
-  // If gradients must be differentiable, torch.ops.attend handles the call. It refuses the call with a message.
+  // If gradients must be differentiable, torch.ops.attend handles the call. torch.ops.attend then refuses the call with
+  // a message.
   return !is_true(torch->is_grad_enabled()) && !is_watched(torch->gradient_watchers);
 }
 

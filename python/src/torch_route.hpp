@@ -1,9 +1,9 @@
 // Chooses the route of a call on torch tensors. No other file makes this choice.
 //
 // On the direct route, C++ calls the library without torch's dispatcher. The other route calls torch.ops.attend through
-// the dispatcher and always works. It is required for modes, transforms of torch.func, tracers, compilers, profilers
-// and Tensor subclasses. It takes longer than a small kernel runs, because the dispatcher calls an operator written in
-// Python twice, and torch's autograd examines every argument in the operator's schema.
+// the dispatcher and always works. The other route is required for modes, transforms of torch.func, tracers, compilers,
+// profilers and Tensor subclasses. The other route takes longer than a small kernel runs, because the dispatcher calls
+// an operator written in Python twice, and torch's autograd examines every argument in the operator's schema.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -1,10 +1,10 @@
-// The C structs that XLA's foreign function interface passes to a custom call. They are declared here without XLA's
-// headers.
+// The C structs that XLA's foreign function interface passes to a custom call. The structs are declared here without
+// XLA's headers.
 //
 // The extension module can therefore be built without JAX, and one build supports every JAX since 0.4.35. This file
-// declares only the fields and functions of interface version 0.1. They are the same in the headers of jaxlib 0.4.35,
-// 0.10.2 and 0.12.0.1, which have the interface versions 0.1, 0.3 and 0.5. XLA adds new fields only at the end of
-// structs, and new functions only at the end of the function table.
+// declares only the fields and functions of interface version 0.1. These fields and functions are the same in the
+// headers of jaxlib 0.4.35, 0.10.2 and 0.12.0.1, which have the interface versions 0.1, 0.3 and 0.5. XLA adds new
+// fields only at the end of structs, and new functions only at the end of the function table.
 #pragma once
 
 #include <cstddef>

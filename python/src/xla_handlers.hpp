@@ -1,4 +1,4 @@
-// The custom calls that attend.jax registers with XLA. They run forward and backward on CPUs and on CUDA GPUs.
+// The custom calls that attend.jax registers with XLA. The calls run forward and backward on CPUs and on CUDA GPUs.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -1,5 +1,5 @@
-"""Fixtures that all tests share: a new random seed, which the report shows, outputs filled with NaN, and torch if it is
-installed.
+"""Fixtures that all tests share. They provide a new random seed, which the report shows, and torch if it is installed.
+They fill outputs with NaN before a call.
 """
 
 import contextlib

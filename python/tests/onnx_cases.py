@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-# onnx 1.23 has 93 tests. Its expected bf16 results are rounded to bf16 after every operation. attend rounds once, so
-# its results are closer to float64, but may differ from the expected ones by more than the tests' rtol of 1e-3. One
-# bf16 rounding is 3.9e-3.
+# onnx 1.23 has 93 tests. The suite's expected bf16 results are rounded to bf16 after every operation. attend rounds
+# once, so its results are closer to float64, but may differ from the expected ones by more than the tests' rtol of
+# 1e-3. One bf16 rounding is 3.9e-3.
 COUNT = 93
 ROUNDED_OFTENER = {
     "test_attention_3d_causal_bf16",

@@ -33,7 +33,7 @@ class Problem:
 
 class Result(NamedTuple):
     value: np.ndarray
-    # The same sum over the magnitudes of its terms; rounding errors grow with it, even if terms cancel.
+    # The sum of the magnitudes of the terms of `value`. Rounding errors grow with this sum, even if terms cancel.
     magnitude: np.ndarray
     factors: Any = 0.0  # the sum of the magnitudes of the factors of score gradients
 

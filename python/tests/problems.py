@@ -93,8 +93,8 @@ def options_of(p: Problem, seed: int) -> dict[str, Any]:
 
 
 def dropout_pattern(p: Problem, seed: int) -> np.ndarray:
-    """Returns which entries dropout keeps. They are read from the result of a problem with equal probabilities and the
-    identity matrix as v.
+    """Returns which entries dropout keeps. The kept entries are read from the result of a problem with equal
+    probabilities and the identity matrix as v.
     """
     batch, heads_q, seqlen_q, _ = p.q.shape
     seqlen_k = p.k.shape[2]

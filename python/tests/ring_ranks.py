@@ -34,8 +34,8 @@ class Ranks:
 
     def __init__(self, size: int, device: str) -> None:
         # The processes are forked from a server that has not used a GPU. The server has imported torch, which takes
-        # seconds, and inductor's settings, which use_deterministic_algorithms() imports and which would take each rank
-        # two more seconds.
+        # seconds. It has also imported inductor's settings. use_deterministic_algorithms() needs them, and each rank
+        # would take two more seconds to import them.
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(
             ["torch.distributed", "torch._inductor.config", "attend.ring._operators", "ring_ranks"]

@@ -14,7 +14,7 @@ MOST_PARAMETERS = 30_000_000
 TOKENS = 7
 BATCH = 3
 
-# Values that make a configuration small. They are used for the fields that the configuration has.
+# Values that make a configuration small. The values are used for the fields that the configuration has.
 SMALL: dict[str, Any] = {
     **dict.fromkeys(("hidden_size", "d_model", "n_embd", "dim", "emb_dim", "embed_dim", "hidden_dim"), 32),
     **dict.fromkeys(("embedding_size", "word_embed_proj_dim", "d_embed", "projection_dim", "text_embed_dim"), 32),

@@ -93,8 +93,8 @@ def test_compiled(torch, calls):
 @pytest.mark.parametrize("seqlens", [(9, 9), (5, 12), (12, 5)])
 @pytest.mark.parametrize("dropout_p", [0.0, 0.4])
 def test_the_functions_behind_the_cuda_operators(torch, dropout_p, seqlens):
-    """Calls the implementation of the CUDA operators, in which causal is aligned bottom right, with CPU tensors. Only a
-    test on a GPU can show that the dispatcher calls it.
+    """Calls the implementation of the CUDA operators with CPU tensors. In this implementation, causal masks align
+    bottom right. Only a test on a GPU can show that the dispatcher calls the implementation.
     """
     (q, k, v), _ = inputs(torch, "cpu", seqlens=seqlens)
     plain = [x.detach() for x in (q, k, v)]

@@ -119,7 +119,7 @@ def test_query_rows_may_be_turned_in_place(rng, torch):
 
 def test_caches_of_one_buffer(rng):
     k, v, _, _, _, n = small(rng)
-    both = np.full((2, 10, 2, 16), np.nan, np.float32)  # each key next to its value
+    both = np.full((2, 10, 2, 16), np.nan, np.float32)  # in memory, each key is next to its value
     k_cache, v_cache = both[..., :8].swapaxes(1, 2), both[..., 8:].swapaxes(1, 2)
     attend.append(k, v, k_cache, v_cache, seqlens_k=n)
     for s in range(2):
@@ -322,7 +322,7 @@ def test_a_compiled_loop_counts_by_numbers(rng, torch):
         found = compiled(q, k, v, *caches, length)
         assert torch.equal(found, step(q, k, v, k_cache, v_cache, length))
     assert torch.equal(caches[0], k_cache)
-    # One graph for the first number, and one with a symbol for all other numbers.
+    # The compiler makes one graph for the first number, and one with a symbolic size for all other numbers.
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 2
 
 

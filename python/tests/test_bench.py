@@ -179,9 +179,9 @@ def test_scratch_that_threads_keep_is_counted_at_every_call(no_torch):
         return Meter("cpu").peak(lambda: attend.forward(q, q, q))[1] - q.nbytes / MIB
 
     forward(64)
-    # The result, and some scratch memory, independent of earlier calls.
+    # The memory of the result and of some scratch memory, which does not depend on earlier calls.
     taken = [forward(seqlen) for seqlen in (512, 2048, 512, 2048)]
-    off = os.cpu_count() / 16  # possible error of the page count in MiB, which has a counter per processor
+    off = os.cpu_count() / 16  # possible error of the page count in MiB, because Linux has a counter per processor
     # The real value is some MiB.
     assert max(taken[1:]) > 1 - off and all(-1 - off < each < 16 + off for each in taken), taken
 
@@ -196,7 +196,7 @@ def test_on_a_gpu_the_meter_adds_torchs_peak_and_that_of_attends_pool(monkeypatc
         return {"used": used, "peak": peak, "reserved": 1 << 25, "reserved_peak": 1 << 25}
 
     def call():
-        held["torch"] = [164, 228]  # the results, and torch's temporary tensors
+        held["torch"] = [164, 228]  # includes the results and torch's temporary tensors
         held["pool"] = [30, 30 + 4097]
 
     cuda = types.SimpleNamespace(
@@ -205,7 +205,7 @@ def test_on_a_gpu_the_meter_adds_torchs_peak_and_that_of_attends_pool(monkeypatc
         memory_allocated=lambda: held["torch"][0],
         max_memory_allocated=lambda: held["torch"][1],
     )
-    kept = []  # stands for the workspaces of cuBLAS
+    kept = []  # simulates the workspaces of cuBLAS
     workspaces = types.SimpleNamespace(_cuda_clearCublasWorkspaces=lambda: kept.append("cleared"))
     torch = types.SimpleNamespace(cuda=cuda, empty=lambda *_, **__: None, _C=workspaces)
     monkeypatch.setitem(sys.modules, "torch", torch)

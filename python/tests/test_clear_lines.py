@@ -1,5 +1,5 @@
-"""Tests of unusual and invalid arguments, some of which were once read before they were checked. Each call works or
-raises a one-line error.
+"""Tests of unusual and invalid arguments. Earlier versions read some of these arguments before they checked them. Each
+call works or raises a one-line error.
 """
 
 import pytest

@@ -1,5 +1,5 @@
-"""Tests of transformers' generation with attend as the attention, which must give the same tokens as eager attention
-with every cache.
+"""Tests of transformers' generation with attend as the attention. With every cache, the tokens must be the same as with
+eager attention.
 """
 
 import copy
@@ -44,7 +44,7 @@ def model_of(kind):
     """Returns a small model. The model gpt_oss has sinks and sliding windows."""
     model_class, config = KINDS[kind]()
     model = small_models.built(model_class, config, "eager").eval()
-    model.generation_config.eos_token_id = None  # generation always produces the same number of tokens
+    model.generation_config.eos_token_id = None  # generation must not stop early
     return model
 
 

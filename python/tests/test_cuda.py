@@ -202,7 +202,7 @@ def test_a_seed_on_the_gpu_is_read_there(torch):
 def test_compiled_with_cuda_graphs(torch):
     torch._dynamo.reset()
     run = torch.compile(lambda q, k, v: attend.attention(q * 2, k, v, causal=True).sin(), mode="reduce-overhead")
-    for _ in range(4):  # the third call replays
+    for _ in range(4):  # the third call replays the captured graph
         inputs = [normal(torch, 1, 2, 70, 64) for _ in range(3)]
         want = attend.attention(inputs[0] * 2, *inputs[1:], causal=True).sin()
         torch.testing.assert_close(run(*inputs), want, atol=1e-5, rtol=1e-5)

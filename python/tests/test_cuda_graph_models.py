@@ -146,7 +146,7 @@ class Server:
 
 def generated(server, given, stepping, forced=None):
     """Returns STEPS tokens and logits for each sequence. If `forced` is given, its tokens replace the generated
-    ones.
+    tokens.
     """
     server.prefill(given)
     tokens, logits = [[] for _ in given], [[] for _ in given]

@@ -167,7 +167,7 @@ def test_caches_of_8_bits(torch, cache_dtype):
         values = (given[name].float() / 0.03).clamp(-127, 127)
         narrow[name] = (values.round() if cache_dtype == "int8" else values).to(getattr(torch, cache_dtype))
         factors[f"{name[0]}_descale"] = torch.full((2,), 0.03, device="cuda")
-        given[name] = (narrow[name].float() * 0.03).double()  # the numbers that the elements represent
+        given[name] = (narrow[name].float() * 0.03).double()  # the numbers that the 8-bit elements represent
     found = attend.decode(**narrow, **factors)
     cpu = {name: x.cpu() for name, x in given.items()}
     want = attend.decode(**cpu | {"q": cpu["q"].double()}, compute="reference")

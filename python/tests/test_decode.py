@@ -88,7 +88,7 @@ def test_results_go_where_the_caller_says(rng, torch):
     q, k, v, n = small(rng)
     want = attend.decode(q, k, v, seqlens_k=n)
     room = np.full((2, 1, 4, 16), np.nan, np.float32)
-    out = room[..., :8].swapaxes(1, 2)  # not contiguous, and with another order of dimensions
+    out = room[..., :8].swapaxes(1, 2)  # an `out` that is not contiguous and has another order of dimensions
     assert attend.decode(q, k, v, seqlens_k=n, out=out) is out
     assert np.array_equal(out, want) and np.isnan(room[..., 8:]).all()
     tensor = torch.full((2, 4, 1, 8), float("nan"))

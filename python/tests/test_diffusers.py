@@ -68,7 +68,7 @@ def test_xformers_backend(torch, dispatch, has_mask):
     attend.xformers.activate()  # required, because xFormers itself has no attention on a CPU
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error")  # such as the warning that attend has refused a call
+            warnings.simplefilter("error")  # for example, attend warns if it refuses a call
             found = dispatch.dispatch_attention_fn(*given, attn_mask=mask, backend="xformers")
         check(torch, found, given, truth(torch, given, mask))
     finally:

@@ -14,8 +14,8 @@ SHAPE = (2, 3, 17, 8)
 
 
 def numpy_inputs():
-    """Returns inputs for which o contains the probabilities after dropout. They are all equal, except dropped entries,
-    which are 0.
+    """Returns inputs for which o contains the probabilities after dropout. All probabilities are equal, except those of
+    dropped entries, which are 0.
     """
     q, v = np.zeros((1, 2, 16, 8), np.float32), np.broadcast_to(np.eye(16, dtype=np.float32), (1, 2, 16, 16))
     return q, q, np.ascontiguousarray(v)

@@ -84,7 +84,7 @@ def test_jax_attention():
 def test_jax_attention_notices(wrong, monkeypatch, capsys):
     pytest.importorskip("jax", reason="examples/jax_attention.py needs JAX")
     example = module("jax_attention")
-    monkeypatch.setattr(example, "check_ring", lambda *_: None)  # it calls another function, and compiles long programs
+    monkeypatch.setattr(example, "check_ring", lambda *_: None)  # calls another function, and compiles for long
     plain = example.attention
     monkeypatch.setattr(example, "attention", lambda q, k, v: plain(q, k, v) * wrong)
     assert example.main([]) == 1
@@ -119,7 +119,7 @@ def test_xformers_attention_notices(wrong, device, monkeypatch, capsys):
     plain = example.xops.memory_efficient_attention
     monkeypatch.setattr(example.xops, "memory_efficient_attention", lambda *a, **o: plain(*a, **o) * wrong)
     assert example.main(["--device", device]) == 1
-    assert capsys.readouterr().out.count("FAILED") == 4  # all checks except that of merged parts
+    assert capsys.readouterr().out.count("FAILED") == 4  # all checks fail except the check of merged parts
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Tests of data that flex_attention keeps between calls. It must not be stale, and it must be freed when it is no
+"""Tests of data that flex_attention keeps between calls. The data must not be stale, and must be freed when they are no
 longer used.
 """
 

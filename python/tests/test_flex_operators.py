@@ -1,5 +1,5 @@
-"""Tests the values and derivatives of each torch operator that a score_mod may use. They are compared with torch in
-float64.
+"""Tests the values and derivatives of each torch operator that a score_mod may use. The values and derivatives are
+compared with torch in float64.
 
 There is only one key, so lse equals the score. Each tested value has a row.
 """

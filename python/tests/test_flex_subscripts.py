@@ -1,5 +1,5 @@
-"""Tests of subscripts in score functions: negative ones count from the end, and functions without them have no
-additional cost.
+"""Tests of subscripts in score functions. Negative subscripts count from the end, and functions without negative
+subscripts have no additional cost.
 """
 
 import pytest

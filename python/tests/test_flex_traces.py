@@ -33,7 +33,7 @@ def traces(monkeypatch):
 
 
 def scores(mod, rows=6):
-    """Returns the scores of a score_mod. They are computed as lse, because with one key lse equals the score."""
+    """Returns the scores of a score_mod. The scores are computed as lse, because with one key lse equals the score."""
     q, k = torch.zeros(1, 1, rows, 8, dtype=torch.float64), torch.zeros(1, 1, 1, 8, dtype=torch.float64)
     return attend.flex_attention(q, k, k, mod, return_lse=True)[1][0, 0]
 

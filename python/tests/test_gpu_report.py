@@ -47,8 +47,8 @@ RING = "NcclRing*:GpuRingOfSeveral*:GpuRingError*:RingProcesses*:*EveryWayOfMess
 
 @pytest.fixture
 def run(tmp_path):
-    """Returns a function that runs the tool, with the given words before its other arguments, and returns the
-    report.
+    """Returns a function that runs the tool and returns the report. The function's arguments become the first arguments
+    of the command line.
     """
     report = tmp_path / "report.json"
 

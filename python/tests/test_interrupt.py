@@ -1,4 +1,4 @@
-"""Tests of Ctrl-C. A long call ends soon after it, and the process continues. An interrupted measurement keeps its
+"""Tests of Ctrl-C. A long call ends soon after Ctrl-C, and the process continues. An interrupted measurement keeps its
 results.
 """
 

@@ -75,8 +75,8 @@ def test_a_forgotten_tile_of_keys_is_found_in_late_rows(rng, as_tensor):
 
 
 def test_forgotten_rows_are_found_in_the_gradients_of_late_keys(rng, as_tensor):
-    """With a causal mask and q = 0, dv of a key is the sum, over the rows that see the key, of dout divided by the
-    row's number of keys.
+    """With a causal mask and q = 0, dv of a key is a sum over the rows that see the key. Each row adds its dout,
+    divided by the number of keys that the row sees.
     """
     dout = rng.standard_normal((4, 16384, 64)) / np.arange(1, 16385)[:, None]
     dv = dout[:, ::-1].cumsum(1)[:, ::-1]

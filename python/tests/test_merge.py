@@ -77,7 +77,7 @@ def test_shared_prefix(rng):
     prefix_k, prefix_v = (rng.standard_normal((1, 2, 30, 8)).astype(np.float32) for _ in range(2))
     k, v = (rng.standard_normal((3, 2, 10, 8)).astype(np.float32) for _ in range(2))
     q = rng.standard_normal((3, 4, 1, 8)).astype(np.float32)
-    rows = q.swapaxes(0, 2)  # the rows of three sequences as one sequence
+    rows = q.swapaxes(0, 2)  # passes the rows of three sequences as those of one sequence
     o, lse = attend.decode(rows, prefix_k, prefix_v, causal=False, return_lse=True)
     shared = o.swapaxes(0, 2), lse.swapaxes(0, 2)
     own = attend.decode(q, k, v, seqlens_k=np.array([10, 0, 4], np.int32), return_lse=True)

@@ -24,7 +24,7 @@ def test_covering_array(index):
     case = CASES[index]
     rng = np.random.default_rng([SEED, index])
     p = problems.make(case, rng)
-    seed = int(rng.integers(2**63)) * 2 + 1  # above 2^63 half of the time
+    seed = int(rng.integers(2**63)) * 2 + 1  # half of these seeds are 2^63 or more
     if p.dropout_p:
         p.keep = problems.dropout_pattern(p, seed)
     truth = solve(p)
@@ -100,8 +100,8 @@ def test_a_row_without_keys_is_zero(rng):
 
 
 def test_a_torch_that_is_not_whole_yet_is_in_nobodys_way(monkeypatch):
-    """While one thread imports torch, other threads find an incomplete module torch. They must be able to call
-    attend.
+    """While one thread imports torch, other threads find an incomplete module torch. The other threads must be able to
+    call attend.
     """
     q = np.random.default_rng(SEED).standard_normal((1, 2, 8, 16)).astype(np.float32)
     want = attend.attention(q, q, q)

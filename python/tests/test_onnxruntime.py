@@ -84,7 +84,7 @@ def exact(x, **attributes):
 
 
 def run_with_bfloat16(session, inputs):
-    """Runs a session with bfloat16 inputs. They are passed as raw memory, because NumPy has no bfloat16 type."""
+    """Runs a session with bfloat16 inputs. The inputs are passed as raw memory, because NumPy has no bfloat16 type."""
     values = {}
     for name, x in inputs.items():
         if x.dtype == ml_dtypes.bfloat16:

@@ -85,8 +85,8 @@ def test_every_door_against_float64(torch, poisoned_numpy, rng, index):
 
 
 def paged(torch, lengths=(5, 9), page_size=4, heads_k=2, dim=16):
-    """Returns caches that contain NaN except in the keys and values of the sequences, the page table, and the keys and
-    values of each sequence.
+    """Returns the caches, the page table, and the keys and values of each sequence. All memory of the caches that
+    belongs to no sequence contains NaN.
     """
     pages = [-(-n // page_size) for n in lengths]
     table = torch.full((len(lengths), max(pages) + 1), -1, dtype=torch.int32)

@@ -153,7 +153,7 @@ def test_a_report_with_nothing_in_it_says_so():
     assert verdict.bound == "unknown" and "is unknown" in verdict.sentences[0]
 
 
-LAST = 19  # number of the ladder's last rung
+LAST = 19  # the number of the ladder's last rung
 
 
 def test_the_rungs_are_those_of_the_ladder():
@@ -192,7 +192,7 @@ def test_other_kernels_have_no_rung():
 def test_the_command_explains_a_report(tmp_path):
     done = run("--report", REPORTS / FMA, "--json", tmp_path / "deep" / "profile.json")
     assert done.returncode == 0, done.stderr
-    assert "attend_fa2_backward grid (4096, 1, 1)" in done.stdout  # the kernel with the longer time
+    assert "attend_fa2_backward grid (4096, 1, 1)" in done.stdout  # the slower kernel
     data = json.loads((tmp_path / "deep" / "profile.json").read_text())
     assert data["kernel"] == "attend_fa2_backward" and data["gpu"] == "NVIDIA H200" and data["problem"] is None
     assert [x["kernel"] for x in data["launches"]] == ["attend_fa2_backward_prepare", "attend_fa2_backward"]

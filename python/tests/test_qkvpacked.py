@@ -1,5 +1,5 @@
-"""Tests of attention_qkvpacked, with q, k and v in one tensor and one gradient. It is compared with attention of three
-tensors.
+"""Tests of attention_qkvpacked, with q, k and v in one tensor and one gradient. The results are compared with those of
+attention of three tensors.
 """
 
 import itertools

@@ -1,9 +1,9 @@
-"""Tests of ring-flash-attention's functions in attend. What that project's tests print is checked here as equality with
-one device.
+"""Tests of ring-flash-attention's functions in attend. The tests of that project print differences from one device. The
+tests here check that these differences are small.
 
-Its tests print the differences of out, lse and the gradients of qkv between `flash_attn`'s functions on the full
-problem and the ring's functions on the rank's rows. They use bfloat16, a causal mask and 5 heads, for each sharding,
-with dense and packed sequences.
+The tests of ring-flash-attention print the differences of out, lse and the gradients of qkv between `flash_attn`'s
+functions on the full problem and the ring's functions on the rank's rows. These tests use bfloat16, a causal mask and 5
+heads, for each sharding, with dense and packed sequences.
 """
 
 import inspect
@@ -18,7 +18,8 @@ from attend._drop_in import StandIn
 from attend.flash_attn import flash_attn_qkvpacked_func, flash_attn_varlen_qkvpacked_func
 
 PREFIXES = {"ring_flash_attn": "contiguous", "zigzag_ring_flash_attn": "zigzag", "stripe_flash_attn": "striped"}
-TOLERANCE = {"bfloat16": 2.0**-6, "float32": 1e-5}  # relative to the largest magnitude; for bfloat16, two roundings
+# Allowed error relative to the largest magnitude. For bfloat16 it is two roundings.
+TOLERANCE = {"bfloat16": 2.0**-6, "float32": 1e-5}
 
 
 def forms(prefix):

@@ -24,7 +24,7 @@ from interrupts import call_until_interrupted
 from ring_ranks import normal
 
 TRIES = 20
-SOON_S = 20  # much less than the time limit of 300 s
+SOON_S = 20  # seconds; the time limit after which a waiting rank gives up is 300 s
 PROGRAM = pathlib.Path(__file__).with_name("ring_mpi_interrupt.py")
 
 

@@ -13,7 +13,7 @@ import attend
 from attend import ring
 from ring_ranks import normal
 
-SOON_S = 20  # much less than the time limit of 300 s
+SOON_S = 20  # seconds; the time limit after which a waiting rank gives up is 300 s
 
 
 def text_of(call):

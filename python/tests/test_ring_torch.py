@@ -97,7 +97,7 @@ def test_ranks_need_not_have_as_many_groups(new_ranks):
 
 
 def run_groups(rank, size, device):
-    """The rows and columns of a mesh are separate rings. Their contexts are freed with the groups."""
+    """The rows and columns of a mesh are separate rings. The contexts of these rings are freed with the groups."""
     import torch
     import torch.distributed as dist
     from attend.ring import _contexts

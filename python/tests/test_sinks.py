@@ -107,7 +107,7 @@ def test_packed_sequences(torch, device, dtype, shape):
     doubles = [x.double() for x in (*tensors, sinks)]
     want = gradients(standard_packed, doubles, dout.double(), dlse.double())
     rows = torch.tensor([length for length, _ in LENGTHS], device=device)
-    of_rows = doubles[3].expand(len(LENGTHS), HEADS).repeat_interleave(rows, 0).mT  # the sink of each row
+    of_rows = doubles[3].expand(len(LENGTHS), HEADS).repeat_interleave(rows, 0).mT  # for each row, the sink of its head
     o, dout = (x.double().transpose(0, 1) for x in (want[0], dout))
     size = ((of_rows - want[1]).exp() * (dlse.abs() + (dout * o).abs().sum(-1))).sum(-1)
     sizes = [*(x.abs().max() for x in want[:-1]), size.expand(shape)]

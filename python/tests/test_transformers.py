@@ -1,5 +1,5 @@
-"""Tests of Hugging Face models with attend as their attention, which must have the same logits and gradients as with
-torch's.
+"""Tests of Hugging Face models with attend as their attention. Logits and gradients must be the same as with torch's
+attention.
 """
 
 import copy

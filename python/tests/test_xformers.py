@@ -1,5 +1,5 @@
-"""Tests of attend.xformers with each bias class, with attend's and with xFormers' instances. The results are compared
-with float64 and the masks with those of xFormers.
+"""Tests of attend.xformers. Each bias class is tested with an instance of attend's class and with an instance of
+xFormers' class. The results are compared with float64 and the masks with those of xFormers.
 """
 
 import importlib

@@ -109,7 +109,7 @@ TEST(Tell, CutsALongLineBetweenCharacters) {
   tell(&error, ATTEND_IO, std::string(5000, 'x'));
   EXPECT_EQ(std::string(error.message), std::string(most, 'x'));
   std::string line(most - 2, 'x');
-  line += "\xe2\x82\xac";  // a character of three bytes, of which only two fit
+  line += "\xe2\x82\xac";  // a character of three bytes; the message has room for only two
   tell(&error, ATTEND_IO, line);
   EXPECT_EQ(std::string(error.message), std::string(most - 2, 'x'));
 }

@@ -47,7 +47,7 @@ static int sees(const problem* p, int64_t b, int64_t h, int64_t i, int64_t j) {
                                             (mask->shape[2] == 1 ? 0 : i) * mask->stride[2] + j] != 0;
 }
 
-/// Returns the score of row i and key j. *slope receives the derivative of the score by scale * <q, k>.
+/// Returns the score of row i and key j. *slope receives the derivative of the score with respect to scale * <q, k>.
 static double score(const problem* p, int64_t b, int64_t h, int64_t i, int64_t j, double* slope) {
   double s = 0;
   const double softcap = p->params.softcap;

@@ -58,7 +58,8 @@ TEST(Auto, BooleanMasksAreForHopper) {
       EXPECT_EQ(specs.size(), choice.num_steps);
       EXPECT_EQ(specs[0].name, "sm90_mask_tiles");
       EXPECT_EQ(choice.steps[0].blocks, 128 * 16) << "a mask for all heads, in runs of 8 tiles";
-      // Size of the mask's words in one order; kernels for more than 128 columns need the words in two orders.
+      // Bytes of the mask with one bit per score. Backward kernels for more than 128 columns need a second copy of
+      // these bits in another order.
       const std::int64_t bits = 8192 * 8192 / 8;
       const auto bytes = static_cast<std::int64_t>(family.workspace(made.problem, choice).regions().back().bytes);
       EXPECT_GT(bytes, bits);
@@ -164,7 +165,7 @@ TEST(Auto, OutputsThatAreNotWholePiecesOf16BytesGoToSm80Forward) {
 /// Returns the time that Hopper's families need to prepare a boolean mask. On small problems this time may make another
 /// family faster.
 double mask_seconds(const core::Problem& p, const cuda::DeviceInfo& d) {
-  constexpr double kLaunches = 11e-6, kBytesPerSecond = 2e12 / 132;  // bytes per second and multiprocessor
+  constexpr double kLaunches = 11e-6, kBytesPerSecond = 2e12 / 132;  // memory bandwidth of one multiprocessor
   if (!p.mask) return 0;
   return kLaunches + static_cast<double>(p.max_seqlen_q * p.max_seqlen_k) / (kBytesPerSecond * d.num_multiprocessors);
 }

@@ -22,7 +22,7 @@ namespace {
 
 using Index = std::int64_t;
 
-/// Finds out whether a row sees a key, as a kernel does. The kernel reads the list of tiles and the bits of each
+/// Returns whether a row sees a key, by the method of a kernel. The kernel reads the list of tiles and the bits of each
 /// pattern tile.
 class ByLists {
  public:

@@ -1,5 +1,5 @@
-// Tests the folder of compiled kernels. It must stay below its size limit, keep the most recently used entries, and
-// leave other files alone.
+// Tests the folder of compiled kernels. The folder must stay below its size limit, keep the most recently used entries,
+// and leave other files alone.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -27,7 +27,7 @@ using std::chrono::minutes;
 using testing::HasSubstr;
 
 constexpr std::uint64_t kKiB = 1024;
-constexpr std::uint64_t kEntryBytes = 10 * kKiB;  // without the header of the entry
+constexpr std::uint64_t kEntryBytes = 10 * kKiB;  // bytes of machine code; an entry also has a header
 
 std::string key_of(int number) {
   return fmt::format("{:032x}", number);
@@ -41,8 +41,9 @@ cuda::CacheEntry entry_of(int number) {
   return {.log = {}, .cubin = std::vector<std::byte>(kEntryBytes, static_cast<std::byte>(number)), .seconds = 1};
 }
 
-/// Sets the access time of a file to `age` ago, and its modification time to one hour earlier. With this order, a read
-/// alone does not change either time under the mount option relatime.
+/// Sets the access time of a file to `age` ago, and its modification time to one hour earlier. Because the access time
+/// is later than the modification time, reading the file changes neither time if the file system is mounted with
+/// relatime.
 void set_age(const fs::path& path, std::chrono::seconds age) {
   const auto now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
   const timespec times[2] = {{.tv_sec = now - age.count(), .tv_nsec = 0},
@@ -186,7 +187,7 @@ TEST_F(CacheLimit, HoldsAmongSixteenProcesses) {
   constexpr int kProcesses = 16;
   constexpr int kRounds = 48 / ATTEND_TEST_STRIDE;
   constexpr int kKeys = 40;
-  constexpr std::uint64_t kLimit = 200 * kKiB;  // enough for half of the entries
+  constexpr std::uint64_t kLimit = 200 * kKiB;  // the size limit allows only half of the entries
   std::vector<pid_t> children;
   for (int process = 0; process < kProcesses; ++process) {
     const pid_t pid = ::fork();

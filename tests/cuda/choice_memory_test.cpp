@@ -97,8 +97,8 @@ std::vector<Change> changes(const Problem& p) {
   return all;
 }
 
-/// Does not compile if Problem has a member that is missing here. Add a Change above for a new member. If the member is
-/// the tensor or number of an option, the table of options already provides its Change.
+/// Does not compile if Problem has a member that is missing here. Add a Change above for a new member. The tensors and
+/// numbers of options need no Change above, because their changes are made from the table of options.
 void name_all_members(const Problem& p) {
   const auto& [q, k, v, o, lse, alibi_slopes, bias, mask, sinks, varlen, is_backward, dout, dq, dk, dv, dlse, dbias,
                dsinks, captured_gradients, num_sequences, num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k,

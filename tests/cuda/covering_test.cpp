@@ -1,5 +1,5 @@
-// Tests which example kernels `make test` compiles. They must be few, and together must contain every value of every
-// compile-time constant. The test implements this rule independently of the library.
+// Tests which example kernels `make test` compiles. The kernels must be few, and together they must contain every value
+// of every compile-time constant. The test implements this rule independently of the library.
 #include <gtest/gtest.h>
 
 #include <set>

@@ -1,5 +1,5 @@
-// Compiles kernels with score functions in every family, for forward and backward. They must compile without warnings
-// and with few or no register spills.
+// Compiles kernels with score functions in every family, for forward and backward. The kernels must compile without
+// warnings and with few or no register spills.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -25,7 +25,7 @@ ScoreCapture capture(const char* name, DType dtype, std::vector<std::int64_t> sh
   return {name, {.data = &kSomewhere, .dtype = dtype, .shape = std::move(shape), .device = {DeviceType::kCUDA, 0}}};
 }
 
-/// Limit for spilled bytes in a kernel that uses all registers. It allows some spills, because captured values are
+/// Limit for spilled bytes in a kernel that uses all registers. Some spills are allowed, because captured values are
 /// loaded for 32 scores at a time.
 constexpr int kMostSpilledBytes = 160;
 // Also covers registers that a function call may overwrite, and sums that are kept across sin().

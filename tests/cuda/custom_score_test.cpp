@@ -1,4 +1,4 @@
-// Tests how a custom score of a problem enters the key of the kernels, their program text and their arguments.
+// Tests how the custom score of a problem changes the kernels' cache key, program text and arguments.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -99,8 +99,8 @@ TEST_F(DriverTest, LaunchShapes) {
   large.launch({.grid = {8, 1, 1}, .block = {384, 1, 1}, .cluster = {2, 1, 1}, .dynamic_smem_bytes = 1024}, {},
                nullptr);
   large.launch({.grid = {8, 1, 1}, .block = {384, 1, 1}, .dynamic_smem_bytes = 200 * 1024}, {}, nullptr);
-  // Set once when the kernel is loaded, because a launch that needs less would reduce the limit for one that needs
-  // more.
+  // The attribute is set only once, when the kernel is loaded. If each launch set it, a launch with little shared
+  // memory would lower the limit for other launches.
   EXPECT_EQ(fake_->attribute_calls, 1);
   EXPECT_EQ(fake_->launches, 3);
   EXPECT_THAT(refusal([&] { large.launch({.dynamic_smem_bytes = 201 * 1024}, {}, nullptr); }), HasSubstr("loaded for"));

@@ -302,7 +302,7 @@ DriverResult cuLaunchKernelEx(const DriverLaunchConfig*, FunctionHandle function
     for_each_sequence(program, backward, [&](const auto& args) { simt_backward_queries(program, args); });
   } else if (program.entry == "attend_ring_rows") {
     ring_rows(program, *static_cast<const RingRowsArgs*>(arguments[0]));
-  } else if (program.entry != "attend_simt_backward_prepare") {  // the other kernels recompute the results of this one
+  } else if (program.entry != "attend_simt_backward_prepare") {  // does nothing; other kernels recompute its results
     return kNotSupported;
   }
   return 0;

@@ -10,8 +10,8 @@ using namespace attend::cuda;
 
 namespace {
 
-// Stack of current devices, each stored plus 1. It is never freed, because code that runs at exit may still make a
-// context current.
+// Stack of current devices, each stored plus 1. The stack is never freed, because code that runs at exit may still make
+// a context current.
 thread_local std::vector<int>& contexts = *new std::vector<int>();
 
 bool fails(const char* symbol) {

@@ -1,4 +1,4 @@
-// A fake libcuda. It returns fixed results, counts calls, records arguments, and fails on request.
+// A fake libcuda. The fake returns fixed results, counts calls, records arguments, and fails on request.
 #pragma once
 
 #include <string>

@@ -1,7 +1,6 @@
-// A fake NVRTC that always fails. $ATTEND_FAKE_NVRTC selects the error:
-//     builtins  it cannot open its builtins library, as if only libnvrtc.so had been copied
-//     arch      it does not support the architecture
-// $ATTEND_FAKE_NVRTC_ARCH is the only architecture that it reports as supported. The default is 52.
+// A fake NVRTC that always fails. If $ATTEND_FAKE_NVRTC is `builtins`, it cannot open its builtins library, as if only
+// libnvrtc.so had been copied. If the variable is `arch`, it does not support the architecture. The only architecture
+// that it reports as supported is $ATTEND_FAKE_NVRTC_ARCH, or 52 if this variable is not set.
 #include <cstdlib>
 #include <cstring>
 #include <string_view>

@@ -79,7 +79,7 @@ TEST(Family, ExamplesFitEveryArchitecture) {
 }
 
 /// Only the example kernels are checked for spills. Therefore every kernel that a problem can select must have the tile
-/// of some example. It may differ from that example only in head_dim, dtypes and options.
+/// of some example. The kernel may differ from that example only in head_dim, dtypes and options.
 TEST(Family, ExamplesCoverTheTilesThatAreChosen) {
   const auto tile_of = [](const cuda::KernelSpec& spec) {
     std::string text = spec.name;

@@ -99,7 +99,7 @@ TEST(Fields, ATunableNumberIsAtLeastOneUnlessItIsASwitch) {
   EXPECT_EQ(number.allowed_instead_of(0, 2), "at least 1");
 }
 
-/// Returns all kernels of a variant as one text that identifies them.
+/// Returns one string that identifies all kernels of a variant.
 std::string text_of(const cuda::Family& family, const cuda::Variant& variant, const cuda::Arch& arch) {
   std::string text;
   for (const cuda::KernelSpec& spec : family.kernels(variant, arch)) text += identity(spec);
@@ -120,7 +120,8 @@ TEST(Fields, EveryTunableOfAFamilyChangesAKernel) {
         if (seen.contains(tunable.name)) continue;
         cuda::Variant other = variant;
         const auto present = variant.ints()[tunable.at];
-        // Any number except 0 means on, so adding 1 to a nonzero number would not change the kernel.
+        // owns_heads is a switch that any nonzero number enables. Adding 1 to a nonzero number would therefore not
+        // change the kernel.
         const bool is_switch = std::string_view(tunable.name) == "owns_heads";
         other.set(tunable.at, is_switch ? 1 - present : present + 1);
         if (text_of(*family, variant, arch) != text_of(*family, other, arch)) seen.insert(tunable.name);

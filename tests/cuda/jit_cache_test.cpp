@@ -1,5 +1,5 @@
-// Tests the run-time compiler with damaged, unwritable and missing caches. It must always return the right code, and
-// print each warning once.
+// Tests the run-time compiler with damaged, unwritable and missing caches. The compiler must always return the right
+// code, and print each warning once.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -70,7 +70,7 @@ TEST_F(JitCache, TruncatedAtEverySixteenthAndFlippedBits) {
   const fs::path entry = entries().at(0);
   const std::string good = read_file(entry);
   for (std::size_t part = 0; part < 16; part += ATTEND_TEST_STRIDE) {
-    write_file(entry, good.substr(0, good.size() * part / 16));  // part 0 leaves an empty file
+    write_file(entry, good.substr(0, good.size() * part / 16));  // if part is 0, the file is empty
     expect_mended("truncated to " + std::to_string(part) + "/16");
   }
   for (const std::size_t at : {std::size_t{0}, std::size_t{9}, std::size_t{60}, good.size() / 2, good.size() - 1}) {

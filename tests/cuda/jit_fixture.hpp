@@ -19,7 +19,8 @@ namespace attend::test {
 /// project's .venv-nvrtc.
 [[nodiscard]] std::string why_no_nvrtc();
 
-/// Provides a small kernel that compiles quickly. Its sources are in `folder`/kernels. It writes `value` to memory.
+/// Provides a small kernel that compiles quickly. Its sources are in `folder`/kernels. The kernel writes `value` to
+/// memory.
 class JitTest : public testing::Test {
  protected:
   JitTest();

@@ -27,7 +27,7 @@ int cold_rounds() {
   return rounds == nullptr ? 1 : std::atoi(rounds);
 }
 
-constexpr int kLongestLifeMicroseconds = 120'000;  // longer than jit_helper runs without sanitizers
+constexpr int kLongestLifeMicroseconds = 120'000;  // jit_helper runs for less time than this, except with sanitizers
 
 class JitProcesses : public NvrtcTest {
  protected:

@@ -10,7 +10,7 @@
 namespace attend::test {
 
 /// Runs before the first use of the driver. In the fake driver, device 0 has compute capability 9.0 and 132
-/// multiprocessors. Device 1 has a compute capability that the library does not know.
+/// multiprocessors. Device 1 has a compute capability that is missing from the library's table.
 inline const int set_up = ::setenv("ATTEND_LIBCUDA_PATH", ATTEND_FAKE_LIBCUDA, 1);
 
 struct Sizes {

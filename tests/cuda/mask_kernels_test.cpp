@@ -1,4 +1,4 @@
-// Compiles the kernels that build block masks on the GPU. They must compile without warnings or spills.
+// Compiles the kernels that build block masks on the GPU. The kernels must compile without warnings or spills.
 // tests/gpu/made_mask_test.cpp tests their results.
 #include <gtest/gtest.h>
 

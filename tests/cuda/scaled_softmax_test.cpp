@@ -1,5 +1,5 @@
-// Tests the baseline's kernels. They must compile without spills for every architecture, and unsupported calls must be
-// refused. python/tests/test_cuda.py tests their results on a GPU.
+// Tests the baseline's kernels. The kernels must compile without spills for every architecture, and unsupported calls
+// must be refused. python/tests/test_cuda.py tests their results on a GPU.
 #include "baseline/scaled_softmax.hpp"
 
 #include <gmock/gmock.h>

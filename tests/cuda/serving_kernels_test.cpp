@@ -47,8 +47,8 @@ TEST_F(ServingKernels, OfDecodeCompile) {
   EXPECT_EQ(jit.compile(specs.front())->resources.spill_store_bytes, 0);
 }
 
-/// Compiles half of the kernels. These include each head_dim and each method of loading. ATTEND_TEST_ALL_KERNELS=1
-/// compiles all kernels.
+/// Compiles half of the kernels. These include each head_dim and each method of loading keys and values.
+/// ATTEND_TEST_ALL_KERNELS=1 compiles all kernels.
 TEST_F(ServingKernels, OfLongRowsCompileWithoutSpills) {
   cuda::Jit jit({.cache_root = ATTEND_TEST_KERNEL_CACHE, .kernel_dir = {}, .log_compiles = false, .print = {}});
   EXPECT_TRUE(cuda::long_rows_specs(cuda::find_arch("sm_80")).empty());

@@ -19,7 +19,7 @@ using testing::Not;
 class UnusableGpu : public testing::Test {
  protected:
   /// Runs the program with a GPU of compute capability `capability` and an NVRTC that compiles only for `nvrtc_arch`.
-  /// Both are 10 * major + minor. The number 0 means that the GPU or NVRTC is missing.
+  /// Both numbers are 10 * major + minor. The number 0 means that the GPU or NVRTC is missing.
   [[nodiscard]] static ProgramResult attend(const std::vector<std::string>& arguments, int capability, int nvrtc_arch) {
     return run_attend(arguments, [capability, nvrtc_arch] {
       ::setenv("ATTEND_LIBCUDA_PATH", ATTEND_FAKE_LIBCUDA, 1);

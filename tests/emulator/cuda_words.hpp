@@ -1,5 +1,5 @@
 // Defines the CUDA C++ names that kernels use, for a host compiler. Each name behaves as it does for a thread of a
-// block. This file is included before a kernel's text, in place of NVRTC's built-in declarations.
+// block. This file is included before the source of a kernel, in place of NVRTC's built-in declarations.
 #pragma once
 
 #include <bit>
@@ -39,7 +39,8 @@ struct alignas(16) float4 {
   float x, y, z, w;
 };
 
-/// Dynamic shared memory. All kernels share one array, and each declares it in its namespace.
+/// Dynamic shared memory. All emulated kernels use this array, which replaces the dynamic shared memory that each
+/// kernel declares.
 namespace attend {
 constexpr std::size_t kEmulatedSmem = 232448;
 alignas(1024) inline char smem[kEmulatedSmem];

@@ -225,8 +225,8 @@ TEST_F(EmulatedLateArrays, SequencesThatBecomeEmpty) {
   }
 }
 
-/// Sums are combined in a tree over chunks of keys. A part of a long work item must leave only a few tree nodes,
-/// wherever the part begins.
+/// Sums are combined in a tree over chunks of keys. If a long work item is divided into parts, each part must write
+/// only a few nodes of the tree, no matter at which chunk the part begins.
 TEST_F(EmulatedGrid, NodesOfALongSequence) {
   CacheFacts facts = {.dtype = DType::kBF16, .num_heads_k = 1, .group = 1, .rows = {1}, .lengths = {8168 * 64}};
   facts.head_dim = facts.head_dim_v = 16;

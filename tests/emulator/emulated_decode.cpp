@@ -95,7 +95,7 @@ class GuardedInts {
   int* first_ = nullptr;
 };
 
-/// Copies of a call's index arrays. They get their final values while a kernel runs.
+/// Copies of a call's index arrays. The copies get their final values while a kernel runs.
 class LateInputs {
  public:
   void replace(const int*& array, std::int64_t count, unsigned seed) {

@@ -15,8 +15,8 @@ namespace attend::test {
 /// suitable compiler.
 [[nodiscard]] const std::string& why_no_emulation();
 
-/// A compiled kernel. It stays loaded until the process ends. Its source is deleted unless ATTEND_TEST_KEEP_COMPILED is
-/// set.
+/// A compiled kernel. It stays loaded until the process ends. The source of the kernel is deleted unless
+/// ATTEND_TEST_KEEP_COMPILED is set.
 class EmulatedKernel {
  public:
   /// Compiles the kernel. @throws std::runtime_error with the compiler's messages if compilation fails.

@@ -22,8 +22,8 @@ using Index = std::int64_t;
 
 constexpr Index kHeads = 4, kBatch = 2;
 
-/// One entry of a list: the tile's number, the words of each pattern, and the turn. Only lists by keys have turns,
-/// which order the sums of dq.
+/// One entry of a list: the tile's number, the words of each pattern, and the turn. Only the lists of row tiles for a
+/// key tile have turns. A turn is the position of a key tile in the order in which dq is summed.
 using Entry = std::tuple<int, std::vector<std::vector<uint32>>, int>;
 using Lists = std::vector<std::vector<Entry>>;
 
@@ -75,8 +75,8 @@ struct Recipe {
   CaseLayout layout = CaseLayout::kBHSD;
 };
 
-/// Makes a forward call whose boolean mask equals the mask text. Its window does not hide any further key. Compares the
-/// kernels' lists with the host's.
+/// Makes a forward call whose boolean mask equals the mask text. The call's window does not hide any further key.
+/// Compares the kernels' lists with the host's.
 void expect_the_hosts(const Recipe& recipe, int rows, int keys, int heads_k) {
   AttentionCase c = {.dtype = DType::kBF16,
                      .batch = kBatch,
@@ -130,7 +130,7 @@ TEST(EmulatedMaskLists, AreThoseOfTheHost) {
       {"(q * 7 + k * 3 + b) % 5 < 2 && q // 64 != 1", 300, 1217, false, CaseLayout::kPadded},
       {"false", 65, 64},
       {"q // 128 == k // 128 || b == 1", 512, 512},
-      // More list elements than a warp has lanes, or more than a block handles.
+      // The lists have more elements than a warp has lanes, or more than a block handles.
       {"(q // 64 + k // 64 + h) % 3 == 0", 192, 2560},
   };
   for (const Recipe& recipe : recipes) {

@@ -66,8 +66,8 @@ Statement parse(const std::string& source, std::size_t at) {
   return statement;
 }
 
-/// Returns the function name for an asm statement. It comes from the first instruction that is neither a declaration
-/// nor a move. Dots and colons become underscores.
+/// Returns the function name for an asm statement. The name is made from the first instruction that is neither a
+/// declaration nor a move. Dots and colons become underscores.
 std::string function_of(const std::string& text) {
   std::string first;
   std::istringstream lines(text);

@@ -94,7 +94,7 @@ void mma(float& d0, float& d1, float& d2, float& d3, const unsigned (&a)[4], con
   std::abort();
 }
 
-// Describes a tensor (columns, rows, heads, batch). A box is the rectangle that one copy loads. It has several rows,
+// Describes a tensor (columns, rows, heads, batch). A box is the rectangle that one copy loads. A box has several rows,
 // each with 128 bytes of columns.
 struct TensorMap {
   const char* data;

@@ -39,7 +39,7 @@ struct Thread {
   Index index;
   std::jmp_buf place;
   ucontext_t start;
-  std::vector<PendingCopy> copies;  // in the order in which they were started
+  std::vector<PendingCopy> copies;  // unfinished copies, in the order in which they were started
   bool done = false;
 };
 
@@ -80,7 +80,7 @@ class Block {
   void run(void (*entry)());
 
   /// start() and resume() are the two halves of run(), for blocks that wait for each other. resume() returns true when
-  /// all threads are done. It returns false if every thread waits, perhaps for another block.
+  /// all threads are done. resume() returns false if every thread waits, perhaps for another block.
   void start(void (*entry)());
   [[nodiscard]] bool resume();
 
@@ -122,7 +122,7 @@ class Block {
   std::vector<int> order_;  // order in which the warps run
   std::size_t at_ = 0;      // index of the current warp in order_
   int rounds_ = 0;          // number of rounds that the current warp may still run
-  int turn_ = 0;            // index of the current lane in the warp's order; lane turn_ ^ flips_ runs
+  int turn_ = 0;            // position in the warp's order of lanes; the current lane is turn_ ^ flips_
   int flips_ = 0;
   int current_ = 0;
   long idle_ = 0;
@@ -170,8 +170,8 @@ inline void Block::next_warp() {
 }
 
 inline int Block::next() {
-  // Runs the lanes of a warp in sequence for some rounds, then switches to another warp. Two passes over the order of
-  // warps reach every thread.
+  // Runs the lanes of a warp in sequence for some rounds, then switches to another warp. If a thread can still run, the
+  // loop below finds it.
   for (int tried = 0; tried <= 3 * num_threads(); ++tried) {
     if (++turn_ >= kLanes) {
       turn_ = 0;
@@ -186,7 +186,7 @@ inline int Block::next() {
 }
 
 inline void Block::switch_to_next() {
-  if (next() < 0) std::abort();  // some thread must be left, because enter() ends the block after the last one
+  if (next() < 0) std::abort();  // some thread must still run, because enter() ends the block after its last thread
   std::longjmp(threads_[current_].place, 1);
 }
 

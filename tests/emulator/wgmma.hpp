@@ -1,5 +1,6 @@
 // Replaces kernels/isa/wgmma.cuh and wgmma_widths.cuh for emulated kernels. A product is computed as soon as it is
-// issued. It reads the same shared memory addresses as on a GPU, and sums in the order of mma in ptx.hpp.
+// issued. The emulated instruction reads the same shared memory addresses as on a GPU, and sums in the order of mma in
+// ptx.hpp.
 #pragma once
 
 #include "../common/config_enums.cuh"

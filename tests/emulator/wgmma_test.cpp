@@ -58,7 +58,7 @@ CacheFacts many_rows(std::mt19937& random, int n) {
 void set_strange(CacheCase& problem, std::mt19937& random) {
   for (int i = 0; i < 8; ++i) {
     const auto s = static_cast<std::int64_t>(2 + random() % 2);
-    // Either near the end, so that only some rows see the key, or far from it.
+    // Distance of the key from the end of the sequence. If the distance is small, only some rows see the key.
     const std::int64_t behind = i % 2 == 0 ? random() % 12 : random() % 600;
     const auto at = problem.place(s, problem.facts().lengths[static_cast<std::size_t>(s)] - 1 - behind);
     if (!at) continue;
@@ -189,8 +189,8 @@ void set_columns(CacheCase& problem, double q_300, double q_301, double (*k_300)
   }
 }
 
-/// Near 2^27, neighbouring float32 numbers differ by 16. This exceeds the amount by which the stored row maximum may
-/// lag behind the true one.
+/// Near 2^27, neighbouring float32 numbers differ by 16. This difference exceeds the amount by which the stored row
+/// maximum may lag behind the true one.
 TEST_F(EmulatedWgmma, LargeScores) {
   CacheCase problem(two_columns(DType::kF16, 130), 5);
   set_columns(

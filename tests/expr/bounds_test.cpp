@@ -1,4 +1,5 @@
-// Tests the bounds of functions. They must contain every value, and must be narrow enough to decide tiles of masks.
+// Tests the bounds of functions. The bounds must contain every value, and must be narrow enough to decide tiles of
+// masks.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -73,7 +73,7 @@ TEST(Derivatives, AreDefinedAtCorners) {
   EXPECT_EQ(derivative_at("7", 2), 0);
 }
 
-// A branch that is not chosen must not affect the derivative. In these cases PyTorch's derivatives are NaN.
+// A branch that is not chosen must not affect the derivative. PyTorch returns NaN for these derivatives.
 TEST(Derivatives, KnowNothingOfWhatIsNotChosen) {
   EXPECT_EQ(derivative_at("score > 0 ? log(score) : 0", 0), 0);
   EXPECT_EQ(derivative_at("score > 1 ? 3 * sqrt(score - 1) / score : 2 * score", 1), 2);

@@ -49,8 +49,8 @@ TEST(FarLoads, AreKnown) {
   }
 }
 
-/// Returns a function with a load whose subscript depends on q - k. In most texts the subscript is constant far from
-/// the diagonal, but not in all.
+/// Returns a function with a load whose subscript depends on q - k. In most of these texts, but not in all, the
+/// subscript is constant far from the diagonal.
 std::string random_table(int n, std::mt19937_64& generator) {
   const auto number = [&](int most) { return std::to_string(static_cast<int>(generator() % (2 * most + 1)) - most); };
   const std::string distance = n % 2 == 0 ? "(q - k)" : "abs(k - q)";

@@ -73,7 +73,8 @@ Bounds of_ends(const Bounds& x, const F& f) {
   return hull({f(x.low), f(x.high)});
 }
 
-/// Returns the bounds of a step function. They are decided only if both ends are on the same step.
+/// Returns the bounds of a step function. The result is decided only if both ends of the argument's bounds are on the
+/// same step.
 template <class F>
 Bounds of_steps(const Bounds& x, const F& f) {
   const double low = f(x.low), high = f(x.high);

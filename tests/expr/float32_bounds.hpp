@@ -36,7 +36,7 @@ class Float32Bounds {
   /// @param load returns the elements of captures, as for expr::Evaluator
   Float32Bounds(const expr::Graph& graph, std::vector<expr::Id> results, expr::Load load, ScoreMath math);
 
-  /// Returns the bounds of the results at a point. They are valid until the next call.
+  /// Returns the bounds of the results at a point. The returned bounds are valid until the next call.
   [[nodiscard]] std::span<const Bounds> at(const expr::Point& point);
 
  private:

@@ -1,5 +1,5 @@
-// Tests the float32 bounds that GPU tests use as allowed errors. They must contain the exact values, be narrow, and
-// handle steps.
+// Tests the float32 bounds that GPU tests use as allowed errors. The bounds must contain the exact values, be narrow,
+// and handle steps.
 #include "expr/float32_bounds.hpp"
 
 #include <gtest/gtest.h>
@@ -95,7 +95,7 @@ TEST(Float32Bounds, KnowWhereStepsAreDecided) {
 }
 
 /// If the bounds were much wider than a few roundings, they would accept wrong functions. If they were narrower, they
-/// would reject right ones.
+/// would reject right functions.
 TEST(Float32Bounds, AreAsWideAsTheirRoundings) {
   const struct {
     const char* text;

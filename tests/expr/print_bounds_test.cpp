@@ -1,5 +1,5 @@
-// Compiles the printed code of mask bounds for the host. It must never report "all pairs visible" or "no pair visible"
-// wrongly.
+// Compiles the printed code of mask bounds for the host. The code must never report "all pairs visible" or "no pair
+// visible" wrongly.
 #include <dlfcn.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -28,8 +28,8 @@ using expr::Id;
 using expr::Interval;
 using expr::Type;
 
-/// Signature of load_bounds(), which the compiled code calls. It writes the smallest and the largest element of a
-/// capture to bounds[0] and bounds[1]. `ends` holds the range of each subscript.
+/// Signature of load_bounds(), which the compiled code calls. load_bounds() writes the smallest and the largest element
+/// of a capture to bounds[0] and bounds[1]. `ends` holds the range of each subscript.
 using Load = void (*)(int capture, const int* ends, int count, double* bounds);
 
 void load_bounds(int capture, const int* ends, int count, double* bounds) {
@@ -50,7 +50,7 @@ void load_bounds(int capture, const int* ends, int count, double* bounds) {
   bounds[0] = low, bounds[1] = high;
 }
 
-/// A condition to test. It is the entire text, or a condition inside the text.
+/// A condition to test. `root` is the result of the function, or a condition that the text contains.
 struct Condition {
   std::string text;
   Function function;

@@ -29,7 +29,7 @@ using expr::Graph;
 using expr::Id;
 using expr::Type;
 
-/// A function and the nodes that are printed as its results. These are the value and, for a score function, all
+/// A function and the nodes that are printed as its results. The results are the value and, for a score function, all
 /// derivatives.
 struct Printed {
   std::string text;

@@ -16,7 +16,7 @@ namespace attend::test {
 /// bool [5][3][2][2].
 [[nodiscard]] std::vector<expr::Capture> some_captures();
 
-/// Returns an element of some_captures(). It is computed from its position, so no tensor is stored.
+/// Returns an element of some_captures(). The element is computed from its position, so no tensor is stored.
 [[nodiscard]] double element_of_capture(std::int32_t capture, std::span<const std::int64_t> subscripts);
 
 /// Returns a random point within the ranges that the random texts assume.

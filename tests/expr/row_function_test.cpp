@@ -89,7 +89,7 @@ std::vector<double> rounded_values(const Graph& graph, Id root, const expr::Poin
   return values;
 }
 
-/// The elements of all captures in memory. Their strides differ from those of dense tensors.
+/// The elements of all captures in memory. The captures' strides differ from those of dense tensors.
 class Captured {
  public:
   Captured() {

@@ -44,7 +44,8 @@ TEST(Spread, IsKnown) {
       {"doc[q] - doc[k]", Spread::kAny},
       {"int(score)", Spread::kAny}};
   for (const auto& [text, spread] : kInts) EXPECT_EQ(spread_of(text, expr::Type::kInt), spread) << text;
-  // In the last text, float32 rounds the sum. Its difference from k therefore does not depend on q - k alone.
+  // In the last text, float32 rounds the sum. The difference between the sum and k therefore does not depend on q - k
+  // alone.
   const std::pair<const char*, Spread> kFloats[] = {{"float(q) - float(k)", Spread::kDistance},
                                                     {"float(q - k) / 8", Spread::kDistance},
                                                     {"float(q) + 0.1 - float(k)", Spread::kAny}};
@@ -53,7 +54,8 @@ TEST(Spread, IsKnown) {
   EXPECT_EQ(expr::spread_of(f.graph, std::span<const expr::Id>()), Spread::kUniform);
 }
 
-/// A random function must keep its value if only the variables change that it does not read according to spread_of().
+/// According to spread_of(), some variables do not affect a random function. If only these variables change, the
+/// function must keep its value.
 TEST(Spread, IsRight) {
   constexpr int kFunctions = 4000 / ATTEND_TEST_STRIDE, kPoints = 8;
   std::mt19937_64 generator(7);

@@ -58,7 +58,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   try {
     spec = io::parse_folder_name(name);
   } catch (const Error& error) {
-    // The message quotes the name, which may contain line breaks, so it only must not be empty.
+    // The message quotes the name, which may contain line breaks. Therefore the test only requires that the message is
+    // not empty.
     fuzz::require(error.what()[0] != '\0');
     return 0;
   }

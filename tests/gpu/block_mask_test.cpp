@@ -111,8 +111,8 @@ TEST_F(GpuTest, BlockMasksBesideAFunction) {
   }
 }
 
-/// In deterministic mode dq is summed in a fixed order, so a repeat gives the same bits. This must also hold with a
-/// causal mask, which changes the order of key blocks.
+/// In deterministic mode dq is summed in a fixed order, so a repeat gives the same bits. The bits must also be the same
+/// with a causal mask, which changes the order of key blocks.
 TEST_F(GpuTest, BlockMasksWithAnOrderOfAdditions) {
   if (!cuda::device_info(0).arch().wgmma) GTEST_SKIP() << "no instructions for sm90_forward";
   for (AttentionCase c : cases(DType::kBF16)) {

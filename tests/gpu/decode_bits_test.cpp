@@ -1,5 +1,6 @@
-// Bitwise tests of decode() on a GPU. Results must not depend on the rest of the batch. Graphs are replayed while
-// lengths and page tables change. Calls run on concurrent streams and threads, and together with append().
+// Bitwise tests of decode() on a GPU. The results of a sequence must not depend on the other sequences of the batch.
+// Graphs are replayed while lengths and page tables change. Calls run on concurrent streams and threads, and together
+// with append().
 #include <gtest/gtest.h>
 
 #include <algorithm>

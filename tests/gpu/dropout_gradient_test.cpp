@@ -63,7 +63,8 @@ AttentionCase options_of(const SoleKeyCase& c) {
 
 INSTANTIATE_TEST_SUITE_P(Families, SoleKey, testing::ValuesIn(sole_key_cases()), kIndexName);
 
-// The correct dq and dk are 0. If delta were computed from a rounded o, they would be between 0.02 (float16) and 0.2.
+// The correct dq and dk are 0. If delta were computed from a rounded o, dq and dk would be between 0.02 (float16) and
+// 0.2.
 TEST_P(SoleKey, RowsHaveNoGradient) {
   constexpr double kAllowed = 1e-3;  // ten times the error of tensor cores, which truncate sums of 64 products
   const Inputs in = make_inputs(options_of(GetParam()));

@@ -1,7 +1,8 @@
-// decode(), append() and merge() may start while the previous kernel in the stream still runs. They must wait for its
-// end before they read or write (kernels/isa/grid_dependency.cuh). In these tests the previous kernel is slow. It lets
-// the call start at once but writes the call's inputs only after 200 us (LateInputs). Most tests compare the bits with
-// those of the same calls run one at a time. Other tests compare results with float64.
+// decode(), append() and merge() may start while the previous kernel in the stream still runs. These calls must wait
+// for the end of the previous kernel before they read or write (kernels/isa/grid_dependency.cuh). In these tests the
+// previous kernel is slow. The previous kernel lets the call start at once, but writes the call's inputs only after 200
+// us (LateInputs). Most tests compare the bits with those of the same calls run one at a time. Other tests compare
+// results with float64.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -172,8 +173,8 @@ class LateCalls {
   }
 
  private:
-  /// Moves the lengths, the page table and the other index arrays to late memory. Their poison consists of other valid
-  /// entries.
+  /// Moves the lengths, the page table and the other index arrays to late memory. The poison of these arrays consists
+  /// of other valid entries.
   void place_index(LateInputs& memory) {
     CacheIndex& cache = decode_.cache;
     const std::size_t sequences = problem_.seqlens.size();
@@ -279,8 +280,8 @@ TEST_P(GpuEarlyStart, DecodeWaitsForAppend) {
   expect_same_in_a_row(memory(), {late(), calls.append_step(), calls.decode_of_q_out_step()});
 }
 
-/// An ordinary kernel launch must run after all earlier work in the stream, even if earlier kernels started early. It
-/// may therefore overwrite their inputs.
+/// An ordinary kernel launch must run after all earlier work in the stream, even if earlier kernels started early. The
+/// ordinary kernel may therefore overwrite the inputs of earlier kernels.
 TEST_P(GpuEarlyStart, WhatComesAfterMayOverwriteTheInputs) {
   LateCalls calls(memory(), facts_of(GetParam()), 58);
   calls.add_new_keys(memory(), 59);
@@ -298,8 +299,8 @@ TEST_P(GpuEarlyStart, AppendWaitsForDecode) {
   expect_same_in_a_row(memory(), {late(), calls.decode_step(), late(), calls.append_step(), overwrite()});
 }
 
-/// If all sequences are dead, the call has nothing to do. It must still not end before the previous kernel, because the
-/// next kernel reads data that the previous kernel wrote.
+/// If all sequences are dead, the call has nothing to do. The call must still not end before the previous kernel,
+/// because the next kernel reads data that the previous kernel wrote.
 TEST_P(GpuEarlyStart, CallsWithNothingToDoWaitToo) {
   CacheFacts facts = facts_of(GetParam());
   facts.capacity = 64;

@@ -145,8 +145,8 @@ TEST_P(EdgeRows, OfNegativeScoresBehindMaskedTilesStayInBudget) {
   for (const AttentionCase& c : negative_score_cases()) check_backend(GetParam(), shifted(c, 80, -100));
 }
 
-/// Returns a case with every number of keys up to 200, so that last tiles have every size. The numbers of rows vary.
-/// shifted() then moves lse near a chosen value.
+/// Returns a case of 200 packed sequences with 1 to 200 keys, so that the last key tile has every size. The number of
+/// rows varies. shifted() then moves lse near a chosen value.
 AttentionCase remainder_case() {
   AttentionCase c = plain(DType::kBF16, 1, 1, 0, 0, 64, false);
   constexpr std::int64_t kRows[] = {1, 64, 5, 129};

@@ -47,7 +47,7 @@ void submit(std::string_view compute, const Inputs& in, const Outputs& out, Stre
 }
 
 void check_repeats(std::string_view compute, const AttentionCase& c, int rounds) {
-  constexpr int kUnderWay = 20;  // calls submitted without waiting, each with separate outputs
+  constexpr int kUnderWay = 20;  // number of calls that are submitted without waiting; each has separate outputs
   const Inputs in = make_inputs(c);
   const Outputs first = run(in, compute);
   std::vector<Outputs> again;
@@ -92,7 +92,7 @@ void check_large_scores(std::string_view compute, std::int64_t head_dim, DType d
       for (std::int64_t col = 0; col < head_dim; ++col)
         in.q.set(0, 0, i, col, col == 0 ? magnitude * (i % 2 == 0 ? 1 : -1) : 0);
     }
-    // The tiles are processed in order. Some of the first ones contain the largest score, others do not.
+    // The tiles are processed in order. Some of the first tiles contain the largest score, and others do not.
     for (std::int64_t j = 0; j < 300; ++j) in.k.set(0, 0, j, 0, j % 100 == 70 ? magnitude : -magnitude);
     const Outputs out = make_outputs(in), want = make_outputs(in);
     run_forward(in, out, compute);

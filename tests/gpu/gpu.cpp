@@ -22,8 +22,8 @@
 namespace attend::test {
 namespace {
 
-/// Allocates managed memory. Its pages move to the device that accesses them, so checks on the host can read or poison
-/// the memory directly.
+/// Allocates managed memory. The pages of managed memory move to the device that accesses them, so checks on the host
+/// can read or poison the memory directly.
 std::shared_ptr<std::byte> allocate_managed(std::size_t bytes) {
   using AllocManaged = int (*)(cuda::DevicePointer*, std::size_t, unsigned);
   using Free = int (*)(cuda::DevicePointer);

@@ -40,8 +40,9 @@ const std::vector<int> kNumValues = {std::size(kDtypes),
                                      2,
                                      2};
 
-/// Bias and mask require contiguous sharding and unpacked sequences. ALiBi must not combine with rows that are far from
-/// all keys, because p would fall below the smallest normal number, for which there is no error bound.
+/// Bias and mask require contiguous sharding and unpacked sequences. ALiBi must not be combined with rows that are far
+/// from all keys. In these rows p would fall below the smallest normal number, and the error budgets do not cover such
+/// numbers.
 bool is_compatible(int f, int a, int g, int b) {
   const auto reads_scores = [](int options) { return options == kBias || options == kBoolMask; };
   if (f == kShardingKind && g == kOptions) return kShardings[a] != Sharding::kStriped || !reads_scores(b);
@@ -90,8 +91,8 @@ RingCase to_case(const Choice& v, RingAlgorithm algorithm, std::uint64_t seed) {
   return {c, kShardings[at(kShardingKind)], num_ranks, algorithm};
 }
 
-/// Returns the choice with other numbers of ranks, heads and rows. Almost all of the kernels for the new choice are
-/// already compiled.
+/// Returns a choice of factor values with other numbers of ranks, heads and rows than in `v`. Almost all of the kernels
+/// for the new choice are already compiled.
 Choice shifted(Choice v, int by) {
   const auto shift = [&](Factor f) { v[f] = (v[f] + by) % kNumValues[f]; };
   for (const Factor f : {kRanks, kHeads, kDlse, kLayout, kLengths}) shift(f);

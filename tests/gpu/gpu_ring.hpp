@@ -1,4 +1,5 @@
-// Helpers shared by the tests of rings on GPUs. They provide the test cases and run each rank on a thread with a GPU.
+// Helpers shared by the tests of rings on GPUs. The helpers make the test cases, and run each rank on a thread with a
+// GPU.
 #pragma once
 
 #include <string_view>
@@ -13,13 +14,14 @@ namespace attend::test {
 constexpr RingAlgorithm kRingAlgorithms[] = {RingAlgorithm::kExchange, RingAlgorithm::kAllGather,
                                              RingAlgorithm::kAllToAll, RingAlgorithm::kTwoLevel};
 
-/// Returns cases for every algorithm. They cover every pair of values of sharding, mask, option and number of ranks.
+/// Returns cases for every algorithm. The cases cover every pair of values of sharding, mask, option and number of
+/// ranks.
 [[nodiscard]] std::vector<RingCase> gpu_ring_cases();
 
 /// Returns the number of compatible pairs that no case contains. Must be 0.
 [[nodiscard]] int uncovered_gpu_ring_pairs();
 
-/// Returns a causal problem without other options. It has two heads, head_dim 128 and 1024 tokens.
+/// Returns a causal problem without other options. The problem has two heads, head_dim 128 and 1024 tokens.
 [[nodiscard]] RingCase long_ring_case(DType dtype, Sharding sharding, int num_ranks);
 
 /// Runs forward and backward of one rank and waits until both are done.

@@ -23,8 +23,8 @@ class FarApart12GiB : public FamilyTest {};
 
 constexpr const char* kDimensionNames[] = {"batch", "heads", "rows"};
 
-/// A case for one dimension. Its last elements lie past element offset 2^32 in 16-bit tensors, and past 2^31 in lse and
-/// dlse.
+/// A problem whose tensors have a very large stride in one dimension. The last elements of 16-bit tensors lie past
+/// element offset 2^32, and those of lse and dlse past 2^31.
 struct FarCase {
   AttentionCase problem;
   std::int64_t entries;  ///< size of the dimension with the large stride
@@ -183,7 +183,7 @@ TEST_P(ManyEntries, Of65537AreEachAsIfAlone) {
 
 INSTANTIATE_TEST_SUITE_P(Families, ManyEntries, testing::ValuesIn(kFamilies), kFamilyName);
 
-/// In this batch, the float32 sums of dq have more than 2^31 elements. They are padded to full tiles of rows and
+/// In this batch, the float32 sums of dq have more than 2^31 elements. The sums are padded to full tiles of rows and
 /// columns.
 class ManySums12GiB : public FamilyTest {};
 
@@ -228,7 +228,8 @@ class ManyKeys5GiB : public FamilyTest {};
 constexpr std::int64_t kHeads = 32, kHeadDim = 128;
 constexpr std::int64_t kNumKeys = kTwo31 / (kHeads * kHeadDim) + 160;
 
-/// Rows of k that are not zero. They lie at both ends of the tensor, at byte offset 2^32 and at element offset 2^31.
+/// Rows of k that are not zero. These rows lie at both ends of the tensor, at byte offset 2^32 and at element offset
+/// 2^31.
 struct Marked {
   std::int64_t first;
   TensorBuffer rows;  // shape (1, kHeads, count, kHeadDim), with the strides of the full tensor

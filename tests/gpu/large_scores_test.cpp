@@ -1,4 +1,5 @@
-// Tests large scores on GPUs. They come from a bias that all keys of a row share, or from large products of q and k.
+// Tests large scores on GPUs. Scores are large because of a bias that all keys of a row share, or because of large
+// products of q and k.
 #include <cmath>
 #include <cstdio>
 
@@ -122,7 +123,7 @@ TEST_F(LargeScoresInFloat32, UnderAHugeSoftcapStayAsTheyAre) {
   }
 }
 
-/// A score near the lowest float is an ordinary score. It must not hide the key.
+/// A score near the lowest float is an ordinary score. Such a score must not hide the key.
 TEST_F(LargeScoresInFloat32, NearTheLowestFloatHideNoKey) {
   for (const char* compute : {"simt", "fa2"}) {
     const Inputs in = make_inputs({.seqlen_q = 70, .seqlen_k = 90, .head_dim = 64, .head_dim_v = 64, .scale = 1});

@@ -36,7 +36,7 @@ class LateInputs {
     array = static_cast<const T*>(add(name, array, poison.size() * sizeof(T), poison.data()));
   }
 
-  /// Returns a dense tensor that calls may write, or read and write. It starts as NaN.
+  /// Returns a dense tensor that calls may write, or read and write. All elements start as NaN.
   [[nodiscard]] Tensor output(DType dtype, const Shape& shape);
 
   /// Writes poison to all inputs and outputs, in stream order.

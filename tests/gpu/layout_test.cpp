@@ -60,7 +60,7 @@ Outputs outputs_of(const char* compute, const Inputs& in, const Outputs& out) {
   return out;
 }
 
-/// Returns new outputs. If the family has no forward, their o and lse are those of `given`.
+/// Returns new outputs. If the family has no forward, o and lse of the result are the tensors of `given`.
 Outputs new_outputs(const char* compute, const Inputs& in, const Outputs& given) {
   Outputs out = make_outputs(in);
   if (!has_forward(compute)) out.o = given.o, out.lse = given.lse;
@@ -101,8 +101,8 @@ TEST_P(Layouts, OfEachTensorItsOwnGiveTheSameBits) {
   }
 }
 
-/// q, k and v share one allocation in which their rows alternate, as a fused projection writes them. Their gradients
-/// share another one.
+/// q, k and v share one allocation in which their rows alternate. A fused projection writes them in this way. The
+/// gradients share another allocation.
 TEST_P(Layouts, OfAFusedProjectionGiveTheSameBits) {
   AttentionCase c = layout_case();
   c.seqlen_k = c.seqlen_q = 131;

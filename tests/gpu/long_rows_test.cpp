@@ -74,8 +74,8 @@ CacheFacts mixed_facts() {
   return f;
 }
 
-/// A subset of the cases for the sanitizers. It also checks that the tests below run the kernels that they are meant
-/// for.
+/// A subset of the cases for the sanitizers. This test also checks that the tests below run the kernels that they are
+/// meant for.
 class SliceLongRows : public GpuTest {};
 
 TEST_F(SliceLongRows, FewAndManyInOneCall) {
@@ -194,7 +194,7 @@ std::vector<CacheFacts> facts_of_neighbours() {
   return all;
 }
 
-/// Neighbouring rows in q and the lengths of other sequences must not change any bit of a sequence.
+/// Neighbouring rows in q and the lengths of other sequences must not change any bit of a sequence's results.
 TEST_F(GpuLongRowsBits, NeighboursThatChange) {
   for (const CacheFacts& facts : facts_of_neighbours()) {
     CacheCase problem(facts, 32);

@@ -142,7 +142,8 @@ TEST_F(GpuTest, MadeMasksHaveRoomForMorePatterns) {
   check("(q // 64 + k // 64) % 2 == 0", {}, {1, 1, 19200, 38400});
 }
 
-/// The mask can be decided from bounds for entire tiles in some of these cases, but not in others. All must be correct.
+/// In some of these cases, the bounds of the condition decide entire tiles. In others, single pairs must be evaluated.
+/// Every mask must be correct.
 TEST_F(GpuTest, MadeMasksOfManyLengths) {
   for (const Index rows : {1, 63, 64, 65, 1000}) {
     for (const Index keys : {1, 63, 64, 65, 1000}) {

@@ -24,7 +24,7 @@ struct UnseenNaN {
 /// Expects equal outputs for poisoned and clean inputs. In rows that see no key, expects the outputs of empty rows.
 void expect_left_out(const Outputs& of_poisoned, const Outputs& of_clean);
 
-/// Compares all outputs. Prints the largest error and the budget of each.
+/// Compares all outputs. Prints the largest error and the error budget of each output.
 /// @param results  budget of o, relative to its largest magnitude; gradients get four times this budget
 /// @param lse      budget of lse, relative to its largest magnitude
 void expect_outputs_near(const Outputs& got, const Outputs& truth, double results, double lse);

@@ -1,5 +1,5 @@
-// Helpers shared by the tests of custom score functions and masks: a problem whose sizes divide into no tiles, and a
-// call with a block mask.
+// Helpers shared by the tests of custom score functions and masks: a problem whose lengths are not multiples of any
+// tile size, and a call with a block mask.
 #pragma once
 
 #include "attend/block_mask.hpp"

@@ -34,7 +34,7 @@ struct RandomFunction {
   std::string text;
   expr::Function function;
   std::vector<expr::Id> nodes;  ///< the value, then its derivatives by the score and by each loaded capture element
-  std::vector<expr::Id> by;     ///< the node by which each derivative is taken
+  std::vector<expr::Id> by;     ///< the node with respect to which each derivative is taken
 };
 
 std::vector<RandomFunction> random_functions(int part) {

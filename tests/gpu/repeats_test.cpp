@@ -1,6 +1,6 @@
 // Checks that every repeat gives the same bits, on every family that `auto` picks. Runs masks, packed sequences, and
-// calls on another stream that change when blocks start. Also checks that the rest of the batch does not change
-// results.
+// calls on another stream that change when blocks start. Also checks that the results of a batch entry do not depend on
+// the other entries.
 #include <array>
 #include <atomic>
 #include <cmath>

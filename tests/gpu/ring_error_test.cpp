@@ -1,4 +1,5 @@
-// Compares the error of a long sequence on a ring of GPUs with the error on one GPU. Both are measured against float64.
+// Compares the error of a long sequence on a ring of GPUs with the error on one GPU. Both errors are measured against
+// float64.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -27,7 +28,7 @@ struct RingError {
   explicit RingError(int num_ranks) : largest(static_cast<std::size_t>(num_ranks)) {}
   void add(int rank, double error) {
     double& most = largest[static_cast<std::size_t>(rank)];
-    if (!(error <= most)) most = error;  // this form also keeps a NaN error
+    if (!(error <= most)) most = error;  // std::max() would drop a NaN error
     sum_of_squares += error * error;
     ++count;
   }
@@ -108,7 +109,7 @@ TEST_F(GpuRingError, OfALongSequenceIsThatOfOneGpu) {
   std::vector<int> devices;
   for (int rank = 0; rank < num_ranks; ++rank) devices.push_back(rank);
   const Outputs ring = run_on_gpus(make_thread_ring(num_ranks), devices, in, c);
-  const Outputs alone = run(in, "sm90_backward");  // runs its forward too
+  const Outputs alone = run(in, "sm90_backward");  // also runs the forward, which computes o and lse
   say("both have run");
   const LongTruth whole(in);
   Truth truth = {whole.o(), {}, {}};

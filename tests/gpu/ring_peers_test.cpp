@@ -116,7 +116,7 @@ TEST_F(NcclRing, MovesLongBlocksWhileItComputes) {
   }
 }
 
-/// How data moves between ranks.
+/// The transport of data between ranks.
 enum class Way { kThreads, kNccl, kNcclWithoutCopyEngines };
 
 struct WayCase {

@@ -1,5 +1,5 @@
-// Compares rings whose ranks are threads that share GPU 0 with float64. A pairwise covering array combines shardings,
-// masks, options and numbers of ranks. The error budgets are those of a single device.
+// Compares the results of rings with float64. Each rank is a thread, and all ranks share GPU 0. A pairwise covering
+// array combines shardings, masks, options and numbers of ranks. The error budgets are those of a single device.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -304,7 +304,7 @@ double batch_us(const Call& call, cuda::StreamHandle stream) {
   return std::chrono::duration<double, std::micro>(time).count() / kCalls;
 }
 
-/// A kernel with one thread that ends at once. It is launched directly through the driver.
+/// A kernel with one thread that ends at once. The kernel is launched directly through the driver.
 struct BareLaunch {
   std::shared_ptr<const cuda::Kernel> kernel = cuda::Jit::instance().load({.name = "sm_clock",
                                                                            .source = "probe/sm_clock.cuh",

@@ -33,7 +33,7 @@ struct Budget {
   double results, gradients;
 };
 
-/// Returns the budget. For half types it is the rounding of o, p and ds.
+/// Returns the allowed errors. In half precision they cover the rounding of o, p and ds to 16 bits.
 Budget budget_of(DType dtype) {
   if (dtype == DType::kF32) return {1e-5, 2e-5};
   return dtype == DType::kBF16 ? Budget{0x1p-7, 0x1p-5} : Budget{0x1p-10, 0x1p-8};
@@ -55,8 +55,8 @@ bool has_captured_gradients(std::string_view family) {
 /// Runs each case in every family of this GPU that supports it. Compares all results with one run of the reference.
 class OfAllFamilies : public GpuTest {
  protected:
-  /// @param in_cpp the score function in C++. It is used to check gradients of captures in the families that compute
-  /// them for all functions.
+  /// @param in_cpp the score function in C++. This version is used to check gradients of captures in the families that
+  /// compute such gradients for all functions.
   void check(const ScoreCase& score, const Budget& budget, std::string_view left_out = "",
              const OracleFunction& in_cpp = nullptr) {
     const Inputs in = make_inputs(score.attention);
@@ -122,9 +122,9 @@ INSTANTIATE_TEST_SUITE_P(All, GpuScores,
                                           testing::Range<std::size_t>(0, cookbook().size())),
                          kDTypeAndNumber);
 
-/// Runs the first problem, and one other problem that changes with the number. This is enough because a family uses the
-/// same code for all functions of a shape. simt uses the same code for all dtypes and sizes, so in half types it runs
-/// only the first problem.
+/// Runs the first problem, and one other problem that changes with the number. Two problems are enough, because a
+/// family uses the same code for all functions of a shape. simt uses the same code for all dtypes and sizes, so in half
+/// types it runs only the first problem.
 TEST_P(GpuScores, OfTheCookbookIsTheReference) {
   const auto& [dtype, number] = GetParam();
   const std::vector<AttentionCase> all = cases(dtype);
@@ -165,8 +165,8 @@ TEST_P(GpuScoreOptions, ComposeWithAFunction) {
   expect_cases(2);
 }
 
-/// All scores of a row are nearly the lowest float. This value comes from a constant or from a capture. p must be the
-/// same for all keys.
+/// All scores of a row are nearly the lowest float. The low value is a constant of the function or an element of a
+/// capture. p must be the same for all keys.
 class GpuScoreEdges : public OfAllFamilies, public testing::WithParamInterface<DType> {};
 
 INSTANTIATE_TEST_SUITE_P(All, GpuScoreEdges, testing::Values(DType::kF32, DType::kBF16),

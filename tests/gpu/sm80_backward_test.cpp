@@ -94,15 +94,15 @@ std::vector<AttentionCase> edge_cases() {
     }
   }
   add(plain(DType::kBF16, 2, 2, 300, 0, 128, false));
-  add(plain(DType::kF16, 12, 4, 1500, 1700, 128, true));  // several blocks per SM
+  add(plain(DType::kF16, 12, 4, 1500, 1700, 128, true));  // enough work for several blocks per SM
   add(plain(DType::kBF16, 16, 4, 1, 3000, 128, false));   // one query row
   return cases;
 }
 
 INSTANTIATE_TEST_SUITE_P(Edges, Sm80Backward, testing::ValuesIn(edge_cases()), kIndexName);
 
-/// Returns cases without options other than masks, which use sm80_backward_unmodified.cuh. They cover each mask and
-/// tile, grouped heads, packed sequences that begin within a group of 16 rows, and negated, large and equal scores.
+/// Returns cases without options other than masks, which use sm80_backward_unmodified.cuh. The cases cover each mask
+/// and tile, grouped heads, packed sequences that begin within a group of 16 rows, and negated, large and equal scores.
 /// Neighbouring cases use different kernels.
 std::vector<AttentionCase> unmodified_cases() {
   struct Shape {
@@ -188,7 +188,7 @@ std::vector<AttentionCase> slice_cases() {
 
 INSTANTIATE_TEST_SUITE_P(Slice, Sm80Backward, testing::ValuesIn(slice_cases()), kIndexName);
 
-constexpr const char* kSmallerGpus[] = {"sm_80", "sm_86"};  // their blocks have less shared memory than Hopper's
+constexpr const char* kSmallerGpus[] = {"sm_80", "sm_86"};  // GPUs whose blocks have less shared memory than Hopper's
 
 int max_smem_of(const char* arch) {
   return cuda::find_arch(arch).max_smem_per_block;
@@ -219,7 +219,7 @@ TEST_F(AheadBackward80, CompilesWhatTheBackwardCasesNeed) {
 class Sm80BackwardTiles : public Sm80Gradients,
                           public testing::WithParamInterface<std::tuple<const char*, AttentionCase>> {};
 
-/// Runs the tiles that are chosen for GPUs with less shared memory per block on this GPU.
+/// On this GPU, runs the tiles that the library chooses for GPUs with less shared memory per block.
 TEST_P(Sm80BackwardTiles, OfSmallerGpusComputeTheSame) {
   const auto& [arch, c] = GetParam();
   const cuda::Family& family = *cuda::find_family(kCompute);
@@ -313,8 +313,8 @@ TEST_F(Sm80Gradients, NeighboursThatHoldNaNReachNothing) {
   }
 }
 
-/// Scores reach 1e30. The differences between them exceed the rounding of lse. The key with the largest score must have
-/// all the weight.
+/// Scores reach 1e30. Two scores of a row differ by more than the rounding error of lse. The key with the largest score
+/// must have all the weight.
 TEST_F(Sm80Gradients, LargeScoresStayFinite) {
   constexpr std::int64_t kLargest = 70;
   for (const double magnitude : {1e3, 1e9, 1e12, 1e15}) {

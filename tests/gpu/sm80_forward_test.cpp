@@ -79,7 +79,7 @@ std::vector<AttentionCase> edge_cases() {
     add(c);
   }
   add(plain(DType::kBF16, 2, 2, 300, 0, 128, false));
-  add(plain(DType::kF16, 12, 4, 1500, 1700, 128, true));  // several blocks per SM
+  add(plain(DType::kF16, 12, 4, 1500, 1700, 128, true));  // enough work for several blocks per SM
   add(plain(DType::kBF16, 24, 8, 1500, 1700, 64, true));
   add(plain(DType::kBF16, 16, 4, 1, 3000, 128, false));  // one query row, which uses tiles with few rows
   return cases;
@@ -120,7 +120,7 @@ std::vector<AttentionCase> slice_cases() {
 
 INSTANTIATE_TEST_SUITE_P(Slice, Sm80Forward, testing::ValuesIn(slice_cases()), kIndexName);
 
-constexpr const char* kSmallerGpus[] = {"sm_80", "sm_86"};  // their blocks have less shared memory than Hopper's
+constexpr const char* kSmallerGpus[] = {"sm_80", "sm_86"};  // GPUs whose blocks have less shared memory than Hopper's
 
 int max_smem_of(const char* arch) {
   return cuda::find_arch(arch).max_smem_per_block;
@@ -145,8 +145,8 @@ TEST_F(AheadForward80, CompilesWhatTheForwardCasesNeed) {
   for (const char* arch : kSmallerGpus) compile_ahead(kCompute, tile_cases(), max_smem_of(arch));
 }
 
-/// Runs the kernel variant that would be chosen for `device` on this GPU. Expects the result of the variant that this
-/// GPU uses.
+/// On this GPU, runs the kernel variant that the library would choose for `device`. Expects the result of the variant
+/// that this GPU uses.
 void expect_the_same(const AttentionCase& c, const cuda::DeviceInfo& device) {
   const cuda::Family& family = *cuda::find_family(kCompute);
   const Inputs in = make_inputs(c);
@@ -185,7 +185,7 @@ TEST_F(Sm80, TilesOfLargeProblemsComputeTheSame) {
   }
 }
 
-/// Runs the tiles that are chosen for GPUs with less shared memory per block on this GPU.
+/// On this GPU, runs the tiles that the library chooses for GPUs with less shared memory per block.
 TEST_F(Sm80, TilesOfSmallerGpusComputeTheSame) {
   for (const char* arch : kSmallerGpus) {
     cuda::DeviceInfo smaller = cuda::device_info(0);

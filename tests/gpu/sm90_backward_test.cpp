@@ -120,8 +120,8 @@ bool is_compatible(const Sizes& sizes, int f, int a, int g, int b) {
   return true;
 }
 
-/// Sets the options of a case. `number` is the index of the case. It selects the broadcast of the bias and whether the
-/// case has sinks. Most cases with sinks also compute their gradient.
+/// Sets the options of a case. `number` is the index of the case. This index selects the broadcast of the bias and
+/// whether the case has sinks. Most cases with sinks also compute their gradient.
 void set_rules(AttentionCase& c, Rules rules, std::size_t number, bool dbias) {
   c.alibi = rules == kAlibi || rules == kBoth;
   if (rules == kSoftcap || rules == kSoftcapDropout) c.softcap = number % 2 == 0 ? 20 : 1.5;

@@ -48,8 +48,8 @@ TEST_F(Sm90BiasGradients, RepeatsOfTheBiassGradientAreBitEqual) {
   }
 }
 
-/// With an odd number of keys, the padding columns after the last key must stay unchanged. This holds for a shared bias
-/// gradient as for one that is not shared.
+/// With an odd number of keys, the padding columns after the last key must stay unchanged. This is tested for a bias
+/// that batch entries share, and for a separate bias per entry.
 TEST_F(Sm90BiasGradients, ASharedBiassGradientEndsWithTheKeys) {
   static constexpr std::int64_t kKeys = 133, kPaddedKeys = 136;
   for (const std::int64_t batch : {2, 4, 5}) {

@@ -84,7 +84,7 @@ AttentionCase variant_case(const Choice& v) {
   return c;
 }
 
-/// Adds problems for one kernel variant. They have lengths near tile edges, few and many heads, and different
+/// Adds problems for one kernel variant. The problems have lengths near tile edges, few and many heads, and different
 /// magnitudes.
 void add_shapes(std::vector<AttentionCase>& cases, const AttentionCase& variant) {
   struct Shape {

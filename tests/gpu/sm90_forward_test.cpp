@@ -78,8 +78,8 @@ AttentionCase variant_case(const Choice& v) {
   return c;
 }
 
-/// Adds problems for one kernel variant. They have lengths near tile edges, few and many heads, several layouts and
-/// magnitudes.
+/// Adds problems for one kernel variant. The problems have lengths near tile edges, few and many heads, several layouts
+/// and magnitudes.
 void add_shapes(std::vector<AttentionCase>& cases, const AttentionCase& variant) {
   struct Shape {
     std::int64_t batch, heads_q, heads_k, q, k;
@@ -120,8 +120,8 @@ TEST(Sm90ForwardCases, AreEnough) {
   EXPECT_EQ(uncovered_pairs(kNumValues, compatible, covering_array(kNumValues, compatible, 20261121)), 0);
 }
 
-/// Returns cases with lengths on both sides of every tile edge, length 0, and more rows than keys. They use the usual
-/// head_dims without options.
+/// Returns cases with lengths on both sides of every tile edge, length 0, and more rows than keys. The cases use the
+/// usual head_dims and no options.
 std::vector<AttentionCase> edge_cases() {
   constexpr std::int64_t kLengths[] = {0,   1,   2,   63,  64,  65,  79,  80,  81,  112,
                                        127, 128, 129, 176, 177, 191, 192, 193, 256, 353};
@@ -143,7 +143,7 @@ std::vector<AttentionCase> edge_cases() {
   }
   cases.push_back(plain(DType::kBF16, 2, 2, 300, 0, 128, false));
   cases.push_back(plain(DType::kBF16, 1, 1, 700, 5000, 128, false));  // selects wide key tiles
-  cases.push_back(plain(DType::kF16, 12, 4, 2500, 2500, 128, true));  // several tiles per SM
+  cases.push_back(plain(DType::kF16, 12, 4, 2500, 2500, 128, true));  // enough work for several tiles per SM
   cases.push_back(plain(DType::kBF16, 24, 8, 1500, 1700, 64, true));
   return cases;
 }

@@ -32,8 +32,8 @@ TEST_P(SplitKeys, StaysInBudget) {
   check_backend(kCompute, in);
 }
 
-/// Returns cases with few rows and many keys. They cover each mask and score option, key ranges that no row sees, and
-/// numbers of keys that no tile size divides.
+/// Returns cases with few rows and many keys. The cases cover each mask and score option, key ranges that no row sees,
+/// and numbers of keys that no tile size divides.
 std::vector<AttentionCase> cases() {
   std::vector<AttentionCase> found;
   const auto add = [&](std::int64_t q, std::int64_t k, std::int64_t head_dim, bool causal = false) -> AttentionCase& {

@@ -98,8 +98,8 @@ TEST_P(CheckEveryType, OneWrongElementFails) {
       core::store(t.data, t.dtype, t.numel() / 2, wrong);
       const cli::CheckReport report = cli::check(w, Mode::kBoth);
       const bool passed = all_pass(report.forward) && all_pass(report.backward);
-      // In half precision, zero may be close to the right value of a gradient by chance. The other wrong values never
-      // are.
+      // In half precision, zero may be close to the right value of a gradient by chance. The other wrong values are
+      // never close to it.
       EXPECT_TRUE(!passed || wrong == 0.0) << wrong;
     }
   }
@@ -171,8 +171,8 @@ TEST(CheckOfLargeScores, OnePercentOffFails) {
   }
 }
 
-/// The scores of one query row are a million times larger than those of the other rows. Its rounding error must not
-/// excuse errors in other rows.
+/// The scores of one query row are a million times larger than those of the other rows. The large rounding error of
+/// this row must not excuse errors in other rows.
 TEST(CheckOfLargeScores, OneRowOfThemExcusesNoOther) {
   Workload w = solved_with_scores(1, 160);
   const Tensor q = w.q.view();

@@ -1,4 +1,5 @@
-// Tests signals to the real program. It must end soon, report the signal, and leave only the files that existed before.
+// Tests signals to the real program. The program must end soon, report the signal, and leave only the files that
+// existed before.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>

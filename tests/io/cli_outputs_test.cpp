@@ -1,5 +1,5 @@
 // Tests that the outputs of one run form a set. No link may make one output overwrite another or an input. A killed run
-// must leave either all earlier files or all new ones.
+// must leave either all earlier files or all new files.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>

@@ -62,7 +62,7 @@ TEST_F(Cli, GenerateWritesTheDocumentedBytes) {
     io::fill_normal(expected, 5, stream, 0);
     EXPECT_EQ(floats(plain_ / file), expected) << file;
   }
-  EXPECT_EQ(snapshot(folder_.path()).size(), 4U);  // the folder and three files
+  EXPECT_EQ(snapshot(folder_.path()).size(), 4U);  // number of entries: the folder and its three files
 }
 
 TEST_F(Cli, GenerateTwiceGivesTheSameBytes) {
@@ -280,7 +280,7 @@ TEST_F(Cli, Bench) {
     EXPECT_FALSE(row.contains("passed"));
     EXPECT_EQ(row["dtype"], "bf16");
   }
-  EXPECT_EQ(rows[1]["compute"], "reference");  // the backends alternate in the rows
+  EXPECT_EQ(rows[1]["compute"], "reference");  // the rows of the two backends alternate
   EXPECT_EQ(rows[7]["Hkv"], 2);
 }
 

@@ -1,5 +1,5 @@
 // Tests that several files change at the same moment. A process is killed before each of its system calls. Every reader
-// must find either all old files or all new ones.
+// must find either all old files or all new files.
 #include "io/file_set.hpp"
 
 #include <gtest/gtest.h>
@@ -99,8 +99,8 @@ struct KilledCommit : testing::Test {
       const Contents left = found();
       ASSERT_TRUE(left == old_files || left == new_files) << "killed after " << calls << " stops: a mixture";
       (left == old_files ? old_ones : new_ones) += 1;
-      // Opening a new transaction must not change what readers find. It must remove everything that the killed process
-      // left behind.
+      // Opening a new transaction must not change what readers find. The new transaction must remove everything that
+      // the killed process left behind.
       (void)FileTransaction().create(paths[0]);
       EXPECT_EQ(found(), left) << calls;
       std::size_t wanted = 0;

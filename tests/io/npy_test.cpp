@@ -1,4 +1,5 @@
-// Tests the .npy reader. It must read files that NumPy writes, and must refuse unsupported files with a clear message.
+// Tests the .npy reader. The reader must accept files that NumPy writes, and must refuse unsupported files with a clear
+// message.
 #include "io/npy.hpp"
 
 #include <gmock/gmock.h>
@@ -17,8 +18,8 @@ using io::NpyRank;
 using testing::AllOf;
 using testing::HasSubstr;
 
-/// Returns the header of a .npy file in format version 1.0, 2.0 or 3.0. It is padded with only one newline, because
-/// readers must not require more padding.
+/// Returns the header of a .npy file in format version 1.0, 2.0 or 3.0. The header is padded with only one newline,
+/// because readers must not require more padding.
 std::string with_dictionary(const std::string& dictionary, int version = 1) {
   const std::string text = dictionary + "\n";
   std::string bytes = "\x93NUMPY";

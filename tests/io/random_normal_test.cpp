@@ -1,4 +1,4 @@
-// Tests the generated data. It must have the same bits on every machine and must be normally distributed.
+// Tests the generated data. The data must have the same bits on every machine, and must be normally distributed.
 #include "io/random_normal.hpp"
 
 #include <gtest/gtest.h>

@@ -88,8 +88,8 @@ TEST(Readme, EveryExampleOfTheHelpIsUnderstood) {
   }
 }
 
-// The output must match the page word for word, except for the program's path. This must hold on any machine, for any
-// user and any number of cores.
+// The output must match the page word for word, except for the program's path. The output must be the same on any
+// machine, for any user and any number of cores.
 TEST(Readme, ItsRingRunsAsShown) {
   const TempFolder folder;
   std::size_t ran = 0;

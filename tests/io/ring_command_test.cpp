@@ -22,8 +22,8 @@ using testing::HasSubstr;
 TEST(RingTimeline, ExposedIsWhatNoComputationHides) {
   const std::vector<ring::Span> spans = {{Activity::kExchange, 0, 0, 5},
                                          {Activity::kCompute, 0, 1, 3},
-                                         // Overlaps with the previous activity of the same step, so the shared time
-                                         // counts once.
+                                         // This activity overlaps with the first one of the same step. The time that
+                                         // they share counts once.
                                          {Activity::kExchange, 0, 2, 6},
                                          {Activity::kCompute, 1, 6, 8},
                                          {Activity::kExchange, 1, 7, 9}};

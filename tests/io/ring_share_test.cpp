@@ -1,5 +1,5 @@
-// Tests the work of one rank, measured without a ring. Its pieces must contain the same visible pairs of row and key as
-// the rank's rows in the full problem, each pair once.
+// Tests the work of one rank, measured without a ring. The rank's work consists of pieces. Together the pieces must
+// contain each visible pair of a key and one of the rank's rows exactly once.
 #include <gtest/gtest.h>
 
 #include <set>

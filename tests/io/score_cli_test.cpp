@@ -42,7 +42,8 @@ class Score : public testing::Test {
     write_npy(folder_ / "rate.npy", DType::kF32, {}, std::vector<float>{0.25F});
   }
 
-  /// Runs the words of `line`, in which '@' is replaced by the folder, followed by --score and `text`.
+  /// Runs the program with the words of `line`, followed by --score and `text`. In `line`, '@' is replaced by the
+  /// test's folder.
   [[nodiscard]] ProgramResult attend(std::string line, const std::string& text) const {
     for (std::size_t at = line.find('@'); at != std::string::npos; at = line.find('@')) {
       line.replace(at, 1, folder_.path().string());

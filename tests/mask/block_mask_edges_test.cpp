@@ -36,8 +36,8 @@ TEST(BlockMasks, AreTheSameWithAnyNumberOfThreads) {
   EXPECT_EQ(std::memcmp(seen[0].data(), seen[1].data(), seen[0].size() * sizeof(core::SeenTiles)), 0);
 }
 
-/// Blocks of 128 keys that no row sees must not be read. If a NaN in them were read, the backend would recompute the
-/// rows with the reference.
+/// Blocks of 128 keys that no row sees must not be read. These keys are NaN. If a kernel read them, the backend would
+/// recompute the rows with the reference.
 TEST(BlockMasks, EmptyTilesAreLeftOut) {
   const AttentionCase c = {
       .batch = 1, .heads_q = 2, .heads_k = 1, .seqlen_q = 512, .seqlen_k = 640, .head_dim = 16, .head_dim_v = 16};
@@ -125,7 +125,7 @@ TEST(BlockMasks, RefusalsNameTheArgument) {
   EXPECT_THAT(call_with(make_block_mask(causal, {1, 1, 4, 6}), packed, "cpu"), HasSubstr("given with varlen"));
 }
 
-/// Compares the mask texts of the page, in code blocks that begin with ```mask, with the tested texts.
+/// The code blocks of the page that begin with ```mask must contain exactly the tested mask texts.
 TEST(BlockMasks, OfThePageAreTested) {
   std::ifstream file(ATTEND_TEST_SOURCE_ROOT "/docs/custom_scores.md");
   std::vector<std::string> of_page, tested;

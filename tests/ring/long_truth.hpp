@@ -16,9 +16,9 @@ struct HeadRows {
   std::vector<double> first, second;  // each has shape (rows, head_dim)
 };
 
-/// Float64 results of a causal problem. The problem has one sequence and no option other than the causal mask that
-/// changes a score. The numbers of queries and keys must be equal and a multiple of 64. q, k and v must have the same
-/// head_dim, a multiple of 4. exp() of every score must be finite. Uses all cores.
+/// Float64 results of a causal problem. The problem has one sequence. The causal mask is the only option that changes a
+/// score. The numbers of queries and keys must be equal and a multiple of 64. q, k and v must have the same head_dim, a
+/// multiple of 4. exp() of every score must be finite. Uses all cores.
 class LongTruth {
  public:
   explicit LongTruth(const Inputs& in);

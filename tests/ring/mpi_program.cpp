@@ -1,5 +1,5 @@
-// mpirun -n N mpi_program: each process is a rank. It compares its rows with the result of a single device. Exits with
-// 0 if the results of every rank are right.
+// mpirun -n N mpi_program: each process is a rank. Each rank compares its rows with the result of a single device.
+// Exits with 0 if the results of every rank are right.
 #include <cmath>
 #include <cstdio>
 #include <string>

@@ -60,14 +60,14 @@ TEST(Plan, KeysTravelAsFarAsSomebodySeesThem) {
 }
 
 // A piece is a pair of row and key ranges that one kernel launch computes. On GPUs, each piece is masked like a
-// separate problem with bottom-right alignment.
+// separate problem whose mask aligns bottom right.
 TEST(Plan, PiecesHaveAWindowOfTheirOwn) {
   std::mt19937 engine(4);
   const auto from = [&](int low, int high) { return std::uniform_int_distribution<std::int64_t>(low, high)(engine); };
   int num_pieces = 0;
   for (int repeat = 0; repeat < 2000; ++repeat) {
     core::Problem p;
-    // Under a causal mask, the pieces of a rank with its own keys merge into one.
+    // Under a causal mask, the pieces with the keys that belong to the rank itself merge into one.
     const bool is_causal = repeat % 4 == 0;
     p.window_left = is_causal ? -1 : from(-1, 12);
     p.window_right = is_causal ? 0 : from(-1, 12);
@@ -114,7 +114,7 @@ TEST(Plan, PiecesHoldWhatIsSeen) {
     const auto sharding = static_cast<Sharding>(from(0, 2));
     const int num_ranks = static_cast<int>(from(1, 5));
     core::Problem p;
-    // Under a causal mask, the pieces of a rank with its own keys merge into one.
+    // Under a causal mask, the pieces with the keys that belong to the rank itself merge into one.
     const bool is_causal = repeat % 4 == 0;
     p.window_left = is_causal ? -1 : from(-1, 9);
     p.window_right = is_causal ? 0 : from(-1, 9);
@@ -190,8 +190,8 @@ TEST(Plan, OneRankIsOnePiece) {
   }
 }
 
-// The pieces of a rank with its own keys are divided into two groups. On the last rank, both chunks are adjacent and
-// form one run. The first group must still have the same number of visible pairs as on the other ranks.
+// The pieces with the keys that belong to the rank itself are divided into two groups. On the last rank, both chunks
+// are adjacent and form one run. The first group must still have the same number of visible pairs as on other ranks.
 TEST(Plan, OwnPiecesAreInTwo) {
   constexpr int kRanks = 4;
   constexpr std::int64_t kChunk = 32;

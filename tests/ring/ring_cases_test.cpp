@@ -42,8 +42,8 @@ constexpr int kNumRanks[] = {1, 2, 3, 4, 7};
 struct Pair {
   std::int64_t q, k;
 };
-// No case has many more keys than rows. In rows far from their keys, ALiBi pushes p below the smallest normal number,
-// for which there is no error bound.
+// No case has many more keys than rows. In rows far from their keys, ALiBi pushes p below the smallest normal number.
+// The error budgets do not cover such numbers.
 constexpr Pair kLengthPairs[] = {{0, 5},   {5, 0},    {1, 1},    {2, 3},     {1, 90},  {17, 5},
                                  {64, 64}, {97, 130}, {130, 97}, {255, 200}, {56, 56}, {300, 330}};
 constexpr Pair kHeadPairs[] = {{1, 1}, {4, 2}, {3, 1}};
@@ -95,7 +95,8 @@ bool compatible(int f, int a, int g, int b) {
 
 constexpr RingAlgorithm kAlgorithms[] = {RingAlgorithm::kExchange, RingAlgorithm::kAllGather, RingAlgorithm::kAllToAll,
                                          RingAlgorithm::kTwoLevel};
-// Replaces kNumRanks for kTwoLevel; groups have 2, 2 or 3, 2 or 4, 3, and 2 ranks.
+// Numbers of ranks for kTwoLevel, used in place of kNumRanks. 4 ranks form groups of 2, 6 ranks form groups of 2 or 3,
+// 8 ranks form groups of 2 or 4, and 9 ranks form groups of 3.
 constexpr int kRanksInGroups[] = {4, 6, 8, 9, 4};
 
 RingCase to_case(const Choice& v, RingAlgorithm algorithm, std::uint64_t seed) {

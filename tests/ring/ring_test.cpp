@@ -181,8 +181,8 @@ TEST(Ring, RoundsOnceHoweverManyRanks) {
   }
 }
 
-// If dropout keeps one key of a row, the row's dq and dk are exactly 0. This holds only if <dout, o> uses o before it
-// is rounded to 16 bits.
+// If dropout keeps one key of a row, the row's dq and dk are exactly 0. They are exactly 0 only if <dout, o> is
+// computed with o before o is rounded to 16 bits.
 TEST(Ring, GradientsCancelUnderHeavyDropout) {
   AttentionCase c = {.heads_q = 4, .heads_k = 2, .seqlen_q = 200, .seqlen_k = 200, .head_dim = 32, .head_dim_v = 64};
   c.window_left = c.window_right = 0;

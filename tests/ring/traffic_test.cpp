@@ -1,4 +1,4 @@
-// Tests which bytes ranks send. They must not send data that the receiver does not need. For every algorithm, the
+// Tests which bytes ranks send. A rank must not send data that the receiver does not need. For every algorithm, the
 // amount must equal the amount that explain_ring() reports. Also tests the other fields of that report.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -91,8 +91,8 @@ struct Wanted {
 };
 
 void expect_traffic(const Wanted& w, RingAlgorithm algorithm) {
-  constexpr std::int64_t kBlockBytes = kKeysOfRank * 2 * kHeadDim * 2;     // k and v of one rank in bf16
-  constexpr std::int64_t kGradientBytes = kKeysOfRank * 2 * kHeadDim * 4;  // dk and dv of one rank in float32
+  constexpr std::int64_t kBlockBytes = kKeysOfRank * 2 * kHeadDim * 2;     // bytes of k and v of one rank, in bf16
+  constexpr std::int64_t kGradientBytes = kKeysOfRank * 2 * kHeadDim * 4;  // bytes of dk and dv of one rank, in float32
   const RingCase c = {problem_of(w.causal, w.window_left), w.sharding, kRanks, algorithm};
   const std::vector<Traffic> bytes = traffic_of(c);
   EXPECT_EQ(total(bytes, ring::Channel::kKeysValues), 2 * w.hops * kBlockBytes) << describe(c);
@@ -116,7 +116,7 @@ TEST(Traffic, SendsKeysToNobodyWhoSeesNone) {
 
 TEST(Traffic, OfHeadsIsAShareOfEachTensor) {
   const RingCase c = {problem_of(true, -1, 4), Sharding::kZigzag, kRanks, RingAlgorithm::kAllToAll};
-  const std::int64_t rows = kRanks * kKeysOfRank * 4;  // rows of all heads of all ranks
+  const std::int64_t rows = kRanks * kKeysOfRank * 4;  // number of rows, over all heads and all ranks
   const std::int64_t sent = rows * (kRanks - 1) / kRanks;
   // Bytes per row: q, k and v are bf16, o is float32, and lse is float64.
   const std::int64_t q = kHeadDim * 2, lse = 8, o = kHeadDim * 4;
@@ -143,8 +143,8 @@ const RingCandidate& of(const std::vector<RingCandidate>& all, RingAlgorithm alg
   throw std::runtime_error("an algorithm is missing");
 }
 
-// In these problems every rank sends the same amount. Therefore the largest message of each step, summed over the
-// steps, is the total of each rank.
+// In these problems every rank sends the same amount. Therefore the sum of the largest messages of all steps equals the
+// number of bytes that each rank sends.
 TEST(ExplainRing, CountsTheBytesThatTravel) {
   for (const RingAlgorithm algorithm :
        {RingAlgorithm::kExchange, RingAlgorithm::kAllGather, RingAlgorithm::kAllToAll, RingAlgorithm::kTwoLevel}) {

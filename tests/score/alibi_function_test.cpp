@@ -1,4 +1,4 @@
-// Tests that a score function that equals the option alibi_slopes is recognised, and that no other function is.
+// Tests that a score function is recognised as the option alibi_slopes if, and only if, the two are equal.
 #include <gtest/gtest.h>
 
 #include "attend/score_function.hpp"

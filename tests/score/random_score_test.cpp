@@ -63,8 +63,8 @@ class Evaluated {
 
   [[nodiscard]] const expr::ScoreProgram& program() const { return program_; }
 
-  /// Returns the nodes of the result, of its derivative by the score, and of the derivative and subscripts of each
-  /// load.
+  /// Returns the nodes of the result, of its derivative with respect to the score, and of the derivative and subscripts
+  /// of each load.
   [[nodiscard]] std::vector<expr::Id> nodes() const {
     std::vector<expr::Id> all = {program_.result, program_.by_score};
     for (const expr::Id id : expr::ScoreProgram::results_of(program_.loads)) all.push_back(id);

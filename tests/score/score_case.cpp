@@ -131,7 +131,7 @@ std::string expect_close(const ScoreResults& got, const ScoreResults& truth, dou
     line += text;
   };
   expect("o", got.o, truth.o, tolerance);
-  expect("lse", got.lse, truth.lse, std::min(tolerance, 4e-6));  // lse is float32, or float64
+  expect("lse", got.lse, truth.lse, std::min(tolerance, 4e-6));  // at most the rounding error of a float32 lse
   if (got.dq.empty()) return line;                               // the backend has no backward
   expect("dq", got.dq, truth.dq, gradient_tolerance);
   expect("dk", got.dk, truth.dk, gradient_tolerance);
@@ -142,7 +142,7 @@ std::string expect_close(const ScoreResults& got, const ScoreResults& truth, dou
     const auto found = truth.captures.find(name);
     EXPECT_TRUE(found != truth.captures.end()) << name;
     if (found != truth.captures.end()) {
-      // The rows' errors are shared: the rounding of o gives delta an error, which is common to all terms of a row.
+      // Rounding o causes an error in delta, and all terms of a row contain this error.
       const auto of_terms = truth.magnitudes.find(name);
       const double of_rows = of_terms == truth.magnitudes.end() ? 0 : tolerance / 2 * of_terms->second;
       expect("d" + name, values, found->second, gradient_tolerance, 1e-3 + of_rows / gradient_tolerance);

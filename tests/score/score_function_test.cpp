@@ -121,8 +121,8 @@ TEST(ScoreFunction, ItsGradientsAreRefusedInOneLine) {
             "captures: 'table': on cuda 0, allowed the device of q, cpu 0");
 }
 
-/// A broadcast capture may have more elements than the memory can hold. Its gradient may not, because the gradient is
-/// dense.
+/// A broadcast capture may have more elements than the memory can hold. Its gradient is a dense tensor, so a gradient
+/// with too many elements must be refused.
 TEST(ScoreFunction, AGradientOfTooManyElementsIsRefused) {
   FunctionCall f;
   const std::vector<std::int64_t> shape(4, (std::int64_t{1} << 31) - 1);

@@ -68,8 +68,8 @@ TEST_F(SoftcapCalls, HaveTheBitsOfTheOption) {
   expect_equal(run(in, &function, 0), run(in, nullptr, 0), false);
 }
 
-/// If another option changes scores, the function is evaluated after the soft cap and before the bias. It must then not
-/// be replaced by the option.
+/// If another option changes scores, the function is evaluated after the soft cap and before the bias. In this case the
+/// function must not be replaced by the option.
 TEST_F(SoftcapCalls, BesideABiasAreTheFunction) {
   options.bias = Broadcast{};
   const Inputs in = make_inputs(options);

@@ -1,6 +1,6 @@
-// Bitwise tests of attend::append. The result of a row equals the formula in float32. It does not depend on the other
-// rows, the number of threads or the SIMD target. Copied elements keep their bits. A single call for append and decode
-// gives the same bits as two calls.
+// Bitwise tests of attend::append. The result of a row equals the formula in float32. The result does not depend on the
+// other rows, the number of threads or the SIMD target. Copied elements keep their bits. A single call for append and
+// decode gives the same bits as two calls.
 #include <gtest/gtest.h>
 
 #include <array>

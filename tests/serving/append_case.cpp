@@ -109,7 +109,7 @@ class Maker {
     for (const std::int64_t rows : new_rows) q_rows.push_back(query_rows(c.queries, rows));
     if (c.packed) in_.cu_seqlens_new = offsets_of(new_rows);
     if (c.packed_q) in_.cu_seqlens_q = offsets_of(q_rows);
-    constexpr std::int64_t kUnowned = 2;  // packed rows after the last sequence
+    constexpr std::int64_t kUnowned = 2;  // number of packed rows after the last sequence
     const auto shape = [&](const TensorArray<std::int32_t>& offsets, std::int64_t rows, std::int64_t heads) {
       if (!offsets.empty()) return Shape{1, heads, offsets.back() + kUnowned, c.head_dim};
       return Shape{c.num_sequences, heads, rows, c.head_dim};

@@ -60,8 +60,8 @@ AppendCase case_of(const Choice& choice, std::uint64_t seed) {
   return c;
 }
 
-/// Returns the allowed error of a value. It covers the rounding to the row's dtype and the float32 rounding of a
-/// computation with numbers of the row's magnitude.
+/// Returns the allowed error of a value. The allowed error covers the rounding to the row's dtype, and the float32
+/// rounding errors of a computation with numbers of the row's magnitude.
 double budget(const ExpectedRow& row, std::size_t c) {
   const core::DTypeTraits traits = core::dtype_traits(row.dtype);
   double largest = 0;

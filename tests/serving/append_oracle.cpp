@@ -1,5 +1,5 @@
-// Computes the expected result of append in float64 from its documentation. It handles one row at a time and shares no
-// code with src/.
+// Computes the expected result of append in float64 from its documentation. The code here handles one row at a time and
+// shares no code with src/.
 #include <algorithm>
 #include <cmath>
 

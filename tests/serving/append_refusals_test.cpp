@@ -31,7 +31,8 @@ std::string refusal(const std::function<void()>& run, ErrorCode code = ErrorCode
   return "nothing was refused";
 }
 
-/// A change that makes an append call with every option invalid, and the error message that it must cause.
+/// A change that makes a call invalid, and the error message that the change must cause. The call is an append that
+/// uses every option.
 struct BadAppend {
   const char* message;
   std::function<void(AppendCall&)> change;
@@ -164,7 +165,8 @@ TEST(AppendRefusals, WithoutAGpuOfTensorsOnOneInOneLine) {
   EXPECT_EQ(std::count(why.begin(), why.end(), '\n'), 0);
 }
 
-/// A change that makes a valid append and decode call invalid, and the error message that it must cause.
+/// A change that makes a call invalid, and the error message that the change must cause. The call combines append and
+/// decode.
 struct BadPair {
   const char* message;
   std::function<void(AppendCall&, DecodeCall&)> change;
@@ -189,7 +191,7 @@ TEST(AppendAndDecodeRefusals, NameTheArgumentAndWriteNothing) {
       {"o: shares memory with k_norm", [](AppendCall& a, DecodeCall& d) { a.k_norm->data = d.o.data; }},
       {"k_cache: shares memory with q",
        [](AppendCall& a, DecodeCall& d) {
-         // Without these options q is read in place, so it may not overlap the cache.
+         // Without these options q is read in place, so q must not overlap the cache.
          a.rotary.reset(), a.q_norm.reset();
          d.q.data = d.k_cache.data;
        }},

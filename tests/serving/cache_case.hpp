@@ -96,7 +96,7 @@ class CacheCase {
   };
   [[nodiscard]] std::optional<Place> place(std::int64_t s, std::int64_t j) const;
 
-  /// Return one column of a key, or of its value, as the number that the stored element represents.
+  /// Return one column of a key or of its value. The result is the number that the stored element represents.
   [[nodiscard]] double key(std::int64_t s, std::int64_t head, const Place& at, std::int64_t column) const;
   [[nodiscard]] double value(std::int64_t s, std::int64_t head, const Place& at, std::int64_t column) const;
 

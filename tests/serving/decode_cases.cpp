@@ -130,7 +130,7 @@ double largest_ratio(const CacheCase::Result& result, const CacheCase::Result& t
         if (std::isfinite(truth.o[c])) of_row = std::max(of_row, std::abs(truth.o[c]));
       }
     }
-    // Both stay NaN because the row belongs to no sequence.
+    // Both elements stay NaN, because the row belongs to no sequence.
     if (std::isnan(truth.o[i]) && std::isnan(result.o[i])) continue;
     const double budget = kF32ForwardAbsolute + 2 * unit * (std::abs(truth.o[i]) + of_row);
     const double ratio = std::abs(result.o[i] - truth.o[i]) / budget;

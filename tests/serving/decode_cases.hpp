@@ -1,5 +1,5 @@
-// The covering array of decode calls. It covers every cache layout, option and length. The results are compared with
-// float64.
+// The covering array of decode calls. The array covers every cache layout, option and length. The results are compared
+// with float64.
 #pragma once
 
 #include <array>
@@ -42,10 +42,11 @@ struct DecodeValues {
 struct DecodeCase {
   CacheFacts facts;
   std::uint64_t seed;
-  int columns;  ///< index in DecodeValues::columns
+  int columns;  ///< index of the case's entry in DecodeValues::columns
 };
 
-/// Returns at least `least` cases. They consist of complete covering arrays, with seeds that count up from first_seed.
+/// Returns at least `least` cases. The cases form complete covering arrays. The seed of the first array is first_seed,
+/// and each further array uses the next seed.
 [[nodiscard]] std::vector<DecodeCase> decode_cases(const DecodeValues& values, int least, std::uint64_t first_seed = 0);
 
 /// Precision in which the tested device multiplies p and v.
@@ -54,7 +55,8 @@ enum class Products : std::uint8_t {
   kHalf,  ///< p is first rounded to the dtype of q, as tensor cores require
 };
 
-/// The largest errors of all cases so far, as fractions of the allowed errors, and the cases in which they occurred.
+/// The largest errors of all cases so far, and the cases in which they occurred. Each error is a fraction of the
+/// allowed error.
 struct DecodeErrors {
   double o = 0, lse = 0;
   std::string o_case = "none", lse_case = "none";

@@ -1,4 +1,4 @@
-// Checks that a row of decode() depends only on the keys that it sees, bit for bit.
+// Checks that the bits of a row of decode() depend only on the keys that the row sees.
 #include <gtest/gtest.h>
 
 #include <limits>

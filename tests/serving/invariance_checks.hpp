@@ -1,4 +1,4 @@
-// Checks, on any device, that a row of decode() depends only on the keys that it sees, bit for bit.
+// Checks that the bits of a row of decode() depend only on the keys that the row sees. The checks run on any device.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ namespace attend::test {
                                                               const Decode& decode);
 
 void check_sequences_alone_and_in_a_batch(DType dtype, const Decode& decode);
-/// Runs the same check on sequences whose first keys are hidden by a window or by padding.
+/// Runs check_sequences_alone_and_in_a_batch() on sequences whose first keys are hidden by a window or by padding.
 void check_keys_that_begin_late(DType dtype, const Decode& decode);
 /// Checks that the page size does not change the bits of the result. Compares a contiguous cache with pages of every
 /// size. `facts` must describe the contiguous cache.

@@ -119,7 +119,8 @@ void check_eight_bits_in_one_call(DType dtype, const ServingCalls& calls) {
   const TensorBuffer o(DType::kF16, {2, 4, 3, 64}), o_after(DType::kF16, {2, 4, 3, 64});
   DecodeCall call = problem.call();
   call.o = o.view();
-  // One key less than the cache holds, because append writes the last key of each sequence again.
+  // Each length is one less than the number of keys in the cache, because append writes the last key of each sequence
+  // again.
   TensorArray<std::int32_t> lengths = {299, 40};
   call.cache.seqlens_k = lengths.data();
   const AppendCall append_call = {

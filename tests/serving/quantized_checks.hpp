@@ -1,4 +1,4 @@
-// Checks of decode() with 8-bit caches on any device. They cover the elements and the descale factors.
+// Checks of decode() with 8-bit caches on any device. The checks cover the elements and the descale factors.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// Tests of 8-bit caches: every element and every rounding of both dtypes, factors of every shape, and refused calls.
+// Tests 8-bit caches. For both 8-bit dtypes, the tests cover all 256 bit patterns, and the rounding of numbers at and
+// next to every midpoint between two values. They also cover descale factors of every shape, and refused calls.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -100,7 +101,7 @@ TEST_P(EightBits, EveryTieGoesToTheEvenNeighbour) {
   }
 }
 
-/// Tests append's SIMD loops. They must write the same bytes as the conversion of single elements, in rows of any
+/// Tests append's SIMD loops. The loops must write the same bytes as the conversion of single elements, in rows of any
 /// width.
 TEST_P(EightBits, AppendRoundsAsSingleElementsDo) {
   const std::vector<Rounding> all = roundings_of(GetParam());
@@ -215,8 +216,8 @@ TEST(EightBitRefusals, OfDecodeNameTheArgumentAndWriteNothing) {
          c.k_cache.shape[0] = c.v_cache->shape[0] = 2, c.k_cache.shape[2] = c.v_cache->shape[2] = 1;
          c.cache.k_descale = factors({2, 1, 1, 1});
        }},
-      // Moves the factors to o instead of o to the factors. o is longer than the factors, so it would also overlap the
-      // memory after them, which differs between runs.
+      // The factors are placed in the memory of o. If o were placed in the memory of the factors, o would also overlap
+      // the memory after them, because o is longer. That memory differs between runs.
       {"o: shares memory with k_descale", [](DecodeCall& c) { c.cache.k_descale->data = c.o.data; }},
   };
   for (const BadDecode& bad : all) {

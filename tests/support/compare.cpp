@@ -219,7 +219,8 @@ struct Expectation {
   std::optional<Standard> rounded;  // standard implementation that also rounds p in ds (KeptP::kRounded)
 };
 
-/// Returns all bytes on which the expected values depend. They identify a cached expectation.
+/// Returns all bytes on which the expected values depend. The bytes are the key under which the expected values are
+/// cached.
 std::string content_of(const Inputs& in) {
   std::string content = describe(in.options);
   const auto add = [&content](const TensorBuffer& t) {
@@ -234,8 +235,8 @@ std::string content_of(const Inputs& in) {
 }
 
 /// Returns KeptP::kRounded for backends that round p to the inputs' dtype, because p and the accumulators do not fit in
-/// registers together. Their error budgets equal those of other backends. Only the slope check uses a standard that
-/// rounds p as well.
+/// registers together. The error budgets of these backends equal those of other backends. Only the slope check uses a
+/// standard that rounds p as well.
 KeptP kept_p_of(std::string_view compute) {
   return compute == "sm90_backward" ? KeptP::kRounded : KeptP::kFloat;
 }

@@ -30,12 +30,11 @@ struct Comparand {
   double slope_floor = 0;                     ///< slope deviation that is always allowed; see kTwoValuedSoftcap
 };
 
-/// Compares each head in blocks of kRowsPerBlock rows. The last block has up to kFewRows - 1 rows more. Each block must
-/// satisfy:
-///     max |result - truth| <= factor * max |standard - truth| + allowance for rounding
-/// The root mean square of each block's errors must satisfy the same bound. Over the entire tensor, the slope <result,
-/// truth> / <truth, truth> must be about as close to 1 as the slope of the standard. NaN, +inf, -inf and finite entries
-/// must be at the same positions in the result and in the truth.
+/// Compares each head in blocks of kRowsPerBlock rows. The last block has up to kFewRows - 1 rows more. In each block,
+/// the largest error of the result must not exceed `factor` times the largest error of the standard implementation,
+/// plus an allowance for rounding. The root mean square of the errors in a block must satisfy the same bound. Over the
+/// entire tensor, the slope <result, truth> / <truth, truth> must be about as close to 1 as the slope of the standard.
+/// NaN, +inf, -inf and finite entries must be at the same positions in the result and in the truth.
 [[nodiscard]] Comparison compare(const Comparand& c);
 
 /// Compares LSE in the same blocks of rows. The allowance for rounding is absolute (kLseAbsolute, kLseMagnitude).

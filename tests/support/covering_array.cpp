@@ -104,7 +104,7 @@ std::optional<Choice> complete(const std::vector<int>& num_values, const Pairs& 
 
 std::vector<Choice> covering_array(const std::vector<int>& num_values, const Compatible& compatible,
                                    std::uint64_t seed) {
-  constexpr int kAttempts = 20;  // completions tried per case; the one that covers the most pairs is kept
+  constexpr int kAttempts = 20;  // completions tried per case; the completion that covers the most pairs is kept
   std::mt19937_64 random(seed);
   Pairs pairs(num_values, compatible);
   std::vector<Choice> cases;

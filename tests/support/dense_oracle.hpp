@@ -102,7 +102,7 @@ struct DenseGradients {
 DenseGradients dense_backward(const DenseHead<long double>& h, const Grid<long double>& dout,
                               const std::vector<long double>& dlse);
 
-/// Returns one head of one sequence of the inputs. The index arithmetic here does not use the library's.
+/// Returns one head of one sequence of the inputs. Computes positions in the tensors without functions of the library.
 [[nodiscard]] DenseHead<long double> dense_head(const Inputs& in, std::int64_t sequence, std::int64_t head);
 
 /// Returns rows [first, first + count) of one (batch, head) of a tensor.

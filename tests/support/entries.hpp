@@ -1,4 +1,4 @@
-// Extracts one batch entry, head or sequence of a problem with very many of them, as a separate problem.
+// Makes a separate problem from one batch entry, head or sequence of a problem that has very many of them.
 #pragma once
 
 #include "support/expect.hpp"

@@ -58,8 +58,8 @@ void value_reaches_its_column_of_rows_that_see_it(const std::string& compute, DT
   expect_nan_exactly("o", out.o, clean.o, dtype, [](auto, auto row, auto col) { return sees(row, 100) && col == 5; });
   expect_nan_exactly("lse", out.lse, clean.lse, dtype, [](auto...) { return false; });
   expect_nan_exactly("dv", out.dv, clean.dv, dtype, [](auto...) { return false; });  // dv does not depend on v
-  // Delta is NaN in the rows that see key 100. Therefore ds is NaN at every key of these rows. These rows see only some
-  // of the keys.
+  // Delta is NaN in the rows that see key 100. Therefore ds is NaN at every key of these rows. Each of these rows sees
+  // only some of the keys.
   expect_nan_exactly("dq", out.dq, clean.dq, dtype, seen);
   expect_nan_exactly("dk", out.dk, clean.dk, dtype, [](auto...) { return true; });  // row 69 sees every key
 }

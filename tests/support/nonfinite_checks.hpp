@@ -10,7 +10,7 @@
 
 namespace attend::test {
 
-/// One check. It reports failures to GoogleTest.
+/// One check. The check reports failures to GoogleTest.
 struct NonFiniteCheck {
   const char* name;
   void (*check)(const std::string& compute, DType dtype);

@@ -1,4 +1,5 @@
-// Small problems that together use every option. They suit checks that are too slow for large problems.
+// Small problems that together use every option. These problems are meant for checks that would be too slow on large
+// problems.
 #pragma once
 
 #include <vector>

@@ -137,8 +137,8 @@ void forward_head(const Problem& p, HeadData& h, Standard& out) {
     h.largest.at(i, 0) = largest;
     const float columns = is_half(dtype) ? static_cast<float>(h.q.cols) / kLseColumns : 0;
     lse.bound.at(i, 0) = largest * std::max(1.0f, columns);
-    // An implementation may first round the lse of the keys to f32 and then merge the sink into it. This adds one
-    // rounding.
+    // An implementation may first round the lse of the keys to f32, and then merge the sink into this lse. This adds
+    // one rounding.
     const float merging = has_sink && h.sink != kInfinity ? std::abs(h.lse.at(i, 0)) : 0;
     for (std::int64_t j = 0; j < h.k.rows; ++j) {
       // Skips v of dropped keys, because 0 * NaN is NaN.

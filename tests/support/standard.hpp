@@ -1,17 +1,21 @@
 // The frozen standard: attention with full score matrices in memory, in the inputs' dtype. Its error defines the error
 // budget of every other implementation. Do not change the standard, unless the definition of the budget itself changes.
 //
-//     forward:  S = scale Q K^T (f32), P = softmax(S) (f32), O = round(P) V (f32), rounded to the dtype
-//     backward: P from S and its own LSE, dP = dO V^T, dS = P (dP - rowsum(dO O)), dV = round(P)^T dO,
-//               dQ = round(dS) K, dK = round(dS)^T Q; products and sums in f32, results rounded to the dtype
+// All products and sums are in f32, and all results are rounded to the dtype of the inputs. round() below also rounds
+// to this dtype, which is the precision that a tensor core reads.
 //
-// A sink is one more column of S. Its column of P is dropped. Its gradient is a sum over rows, like the gradient of a
-// broadcast bias. "round" rounds to the dtype of the inputs, which is the precision that a tensor core reads.
+// The forward computes:
+//     S = scale Q K^T,  P = softmax(S),  O = round(P) V
+// The backward computes P from S and the LSE of its S, then:
+//     dP = dO V^T,  dS = P (dP - rowsum(dO O)),  dV = round(P)^T dO,  dQ = round(dS) K,  dK = round(dS)^T Q
 //
-// A second form of the backward (KeptP::kRounded) uses round(P) in dS as well as in dV. It models an implementation
-// that keeps P in the inputs' dtype, either in memory (for example PyTorch's math backend in 16 bits) or in registers.
-// Equal entries of a row then have equal rounding errors. These errors can move dQ and dK by up to half a unit in the
-// last place of P, all in one direction. This changes the slope of dQ and dK against the reference.
+// A sink is one more column of S. The sink's column of P is dropped. The sink's gradient is a sum over rows, like the
+// gradient of a broadcast bias.
+//
+// A second form of the backward (KeptP::kRounded) uses round(P) in dS as well as in dV. This form models an
+// implementation that keeps P in the inputs' dtype, either in memory (for example PyTorch's math backend in 16 bits) or
+// in registers. Equal entries of a row then have equal rounding errors. These errors can move dQ and dK by up to half a
+// unit in the last place of P, all in one direction. This changes the slope of dQ and dK against the reference.
 #pragma once
 
 #include <vector>

@@ -90,7 +90,7 @@ class DotsOfRow {
 struct Accumulator {
   Accumulator(std::int64_t rows, std::int64_t cols) : value(rows, cols), walk(rows, cols), bound(rows, cols) {}
 
-  /// Computes row += factor * x. The factor has a rounding error of u * step, with u the unit roundoff of the dtype,
+  /// Computes row += factor * x. Let u be the unit roundoff of the dtype. The factor has a rounding error of u * step,
   /// and an f32 error of `error`.
   void add(std::int64_t row, float factor, float step, float error, const float* x) {
     add_scaled(value.row(row), walk.row(row), bound.row(row), x, value.cols, factor, step, error);

@@ -40,7 +40,8 @@ namespace attend::test {
   return dtype == DType::kF16 || dtype == DType::kBF16;
 }
 
-// --- Against the float64 reference: error <= factor * error of the standard implementation + allowance for rounding.
+// --- Against the float64 reference: the error must not exceed the factor times the error of the standard
+// implementation, plus an allowance for rounding.
 // ---
 constexpr double kForwardFactor = 2.0;
 constexpr double kGradientFactor = 3.0;
@@ -50,9 +51,9 @@ constexpr double kGradientFactor = 3.0;
 // than twice the standard deviation of a random walk.
 constexpr double kSinkWalk = 2.0;
 
-// Limit for LSE: absolute error <= kForwardFactor * error of the standard + kLseAbsolute + kLseMagnitude * max_j
-// (|scale| sum_c |q_c k_c| + |bias| + |alibi|). Here j numbers the keys of the row and c numbers the columns of q and
-// k.
+// Limit for LSE. The magnitude of a score is |scale| times the sum of |q_c k_c| over all columns c, plus |bias| and
+// |alibi|. The absolute error must not exceed kForwardFactor times the error of the standard, plus kLseAbsolute, plus
+// kLseMagnitude times the largest magnitude among the row's scores.
 constexpr double kLseAbsolute = 1e-5;
 constexpr double kLseMagnitude = 8 * 0x1p-24;
 // A tensor core adds 16 products of 16-bit numbers to a score at a time and truncates the sum. The relative error is
@@ -61,7 +62,8 @@ constexpr double kLseMagnitude = 8 * 0x1p-24;
 constexpr float kLseColumns = 128;
 
 // Limit for the deviation of the slope (result against reference) from 1, in standard errors of the standard
-// implementation's slope. It detects a wrong factor that is smaller than the rounding error of single bfloat16 entries.
+// implementation's slope. The limit detects a wrong factor that is smaller than the rounding error of single bfloat16
+// entries.
 constexpr double kSlopeSigmas = 8.0;
 constexpr std::int64_t kSlopeMinElements = 512;  // with fewer elements the slope is too noisy to judge
 
@@ -74,22 +76,25 @@ constexpr std::int64_t kFewRows = 8;
 
 // With a soft cap of at most this value, almost all scores may have one of two values, and so may each row of p. A
 // tiled softmax rounds p relative to an early row maximum. The standard rounds p relative to the sum of the row. Equal
-// p have equal rounding errors in all rows. Therefore o can move by up to half a unit of p in one direction, which
-// changes its slope.
-// 2 softcap log2(e) < 8, the largest lag of a tiled row maximum behind the true one.
+// entries of p have equal rounding errors in all rows. Therefore the errors of p do not average out, and they change
+// the slope of o against the reference by up to half a unit in the last place of p. At this soft cap, two scores differ
+// by at most 2 softcap log2(e) in base-2 units. This difference is below 8, which is the largest amount by which a
+// kernel's row maximum may lag behind the true one.
 constexpr double kTwoValuedSoftcap = 2.75;
 
-// --- Fixed limits for f32 on N(0,1) inputs. Absolute unless the name says otherwise. ---
+// --- Fixed limits for f32 on N(0,1) inputs. The limits are absolute errors, unless the name or a comment states
+// otherwise. ---
 constexpr double kF32ForwardAbsolute = 1e-5;
 constexpr double kF32GradientRelative = 1e-4;       // relative to the largest magnitude of the reference
 constexpr double kSeedShapeForwardAbsolute = 1e-6;  // at (2, 8, 512, 64)
 constexpr double kSeedShapeGradientAbsolute = 1e-5;
-constexpr double kHalfRuleFactor = 2.0;  // the error may be this multiple of the standard implementation's error,
-constexpr double kHalfRuleFloor = 1e-5;  // plus this fraction of the reference's largest magnitude
+constexpr double kHalfRuleFactor = 2.0;  // factor on the standard implementation's error
+// Additional allowed error in half precision, relative to the largest magnitude of the reference.
+constexpr double kHalfRuleFloor = 1e-5;
 
 // --- The float64 reference itself. ---
 constexpr double kSecondFormulation = 1e-12;  // limit relative to the largest magnitude
-// Relative to the largest magnitude; the error of the difference quotient sets this limit.
+// Limit relative to the largest magnitude. The error of the difference quotient determines this limit.
 constexpr double kCentralDifference = 1e-7;
 constexpr double kAdjoint = 1e-12;
 

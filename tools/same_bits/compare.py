@@ -65,13 +65,14 @@ def words(found):
 class Outcome:
     """The outcome of a case.
 
-    kind: "same", "refused" (both builds refused forward), "backward refused" (both refused only backward; forward's
-    results are the same), or "differs".
-    differences: a list of dicts. For a differing result, the dict contains `result` and the fields of `difference`. For
-    a pass that only one build refused, it contains the name of the pass as `refused`, and the messages of `base` and
-    `new`, one of which is None.
-    varying: results that vary between runs of one build, so they cannot be compared.
-    lines: the messages of base and new for a pass that both builds refused. They are usually the same.
+    Attributes:
+        kind: "same", "refused" (both builds refused forward), "backward refused", or "differs". "backward refused"
+            means that both builds refused only backward, and that forward's results are the same.
+        differences: a list of dicts. For a differing result, the dict contains `result` and the fields of `difference`.
+            For a pass that only one build refused, the dict contains the name of the pass as `refused`, and the
+            messages of `base` and `new`, one of which is None.
+        varying: results that vary between runs of one build, so they cannot be compared.
+        lines: the messages of base and new for a pass that both builds refused. They are usually the same.
     """
 
     def __init__(self, base_refused, new_refused):

@@ -125,7 +125,7 @@ class BlockMask(torchs.BlockMask):
     def __repr__(self) -> str:
         if "kv_num_blocks" in self.__dict__:
             return super().__repr__()
-        # A debugger may print a long mask, so this does not make its lists.
+        # A debugger may print a long mask, so this method does not make the mask's lists.
         name = getattr(self.mask_mod, "__name__", self.mask_mod)
         return f"BlockMask(shape={self.shape}, BLOCK_SIZE={self.BLOCK_SIZE}, mask_mod={name})"
 
@@ -262,7 +262,8 @@ def _look_up(mask: torchs.BlockMask) -> _Known:
 
 
 def _state(mask: torchs.BlockMask) -> Optional[tuple[Any, ...]]:
-    """Returns everything except the lists on which a mask with lists depends, or None if it cannot be determined.
+    """For a mask with lists, returns everything else that the mask depends on. Returns None if this cannot be
+    determined.
 
     torch evaluates the mask_mod of such a mask in each call. attend's own mask without lists has already read the
     tensors that its mask_mod captures.

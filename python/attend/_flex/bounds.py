@@ -1,4 +1,4 @@
-"""Computes bounds of integer expressions over all positions of a call, from which it follows that a subscript cannot be
+"""Computes bounds of integer expressions over all positions of a call. These bounds can prove that a subscript is never
 negative.
 """
 
@@ -65,7 +65,7 @@ def _computed(x: Expression, operands: list[Optional[Interval]]) -> Optional[Int
 
 
 def _of_one(text: str, operands: list[Optional[Interval]]) -> Optional[Interval]:
-    """Returns the bounds of a minimum or maximum of two operands, one of which has unknown bounds."""
+    """Returns the bounds of a minimum or maximum of two operands. One of the operands has unknown bounds."""
     given = next((interval for interval in operands if interval is not None), None)
     if given is None:
         return None

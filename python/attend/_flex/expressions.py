@@ -255,8 +255,8 @@ def _checked(x: Expression) -> Expression:
 def _fitting(
     ends: list[tuple[Optional[int], Optional[int]]], compute: Callable[[int, int], int]
 ) -> tuple[Optional[int], Optional[int]]:
-    """Returns the smallest and largest result of `compute` over the ranges `ends`. Both are None if a bound is unknown,
-    or if a result overflows, because integers then wrap around.
+    """Returns the smallest and largest result of `compute` over the ranges `ends`. Both results are None if a bound is
+    unknown, or if `compute` overflows, because integers then wrap around.
     """
     found = [compute(x, y) for x, y in ends if x is not None and y is not None]
     if len(found) < len(ends) or min(found) < -(2**31) or max(found) > MOST_INT:

@@ -117,8 +117,9 @@ class GraphRecorder(Recorder):
 def can_follow() -> bool:
     """Returns whether calls can be part of the graph.
 
-    They cannot under torch.export, which runs the function's operators above autograd, where tensor subclasses are not
-    supported. They also cannot under transforms of torch.func, for which the operators have no derivative.
+    Calls cannot be part of the graph under torch.export, which runs the function's operators above autograd, where
+    tensor subclasses are not supported. Neither can they be part of it under transforms of torch.func, for which the
+    operators have no derivative.
     """
     return not is_exporting() and not _score.has_transforms()
 
@@ -172,7 +173,7 @@ def make_block_mask(mask_mod: Callable[..., Any], shape: Any, block_size: Any, d
     )
 
 
-# Functions that compilers call without tracing them. Each is one node of Dynamo's graph.
+# Functions that compilers call without tracing them. A call of such a function is one node of Dynamo's graph.
 
 
 def _variables(argument: str, query: torch.Tensor) -> tuple[Symbol, ...]:

@@ -198,8 +198,8 @@ def wrapped(b: Builder, i: Expression, size: int) -> Expression:
 
 
 def indexed(b: Builder, x: Lanes, subscripts: Sequence[Any]) -> Lanes:
-    """Returns x[subscripts]. A subscript is None, which selects an entire dimension, or Lanes of integers, which
-    broadcast.
+    """Returns x[subscripts]. A subscript of None selects an entire dimension. All other subscripts are Lanes of
+    integers, which broadcast.
     """
     given = {d: s for d, s in enumerate(subscripts) if s is not None}
     for s in given.values():
@@ -242,7 +242,7 @@ def embedding(b: Builder, weight: Lanes, index: Lanes) -> Lanes:
 
 
 def among(b: Builder, x: Lanes, tested: Lanes, assume_unique: bool = False, invert: bool = False) -> Lanes:
-    """Returns bools: whether each element of x equals one of the `tested` elements."""
+    """Returns a bool for each element of x, which is true if the element equals one of the `tested` elements."""
     others = _each(b, tested)
 
     def compute(e: Expression) -> Expression:
@@ -263,7 +263,7 @@ def bucket(
     side: Any = None,
     sorter: Any = None,
 ) -> Lanes:
-    """Returns for each element of x the number of edges that are smaller, or with `right` smaller or equal. The edges
+    """Returns for each element of x the number of smaller edges. With `right`, equal edges are counted too. The edges
     are in ascending order.
     """
     if len(edges.shape) != 1 or sorter is not None:

@@ -1,8 +1,9 @@
 """Translates torch's element-wise operators into expressions. A handler is a function of the builder and the operator's
 arguments.
 
-If the language of docs/custom_scores.md and torch differ, the expression follows torch. They differ in integer shifts
-and powers, floor division of floats, derivatives of relu and clamp at their bounds, and remainders of fmod.
+If the language of docs/custom_scores.md and torch differ, the expression follows torch. The language and torch differ
+in integer shifts and powers, floor division of floats, derivatives of relu and clamp at their bounds, and remainders of
+fmod.
 """
 
 from __future__ import annotations

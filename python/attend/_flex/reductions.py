@@ -64,8 +64,8 @@ def norm(b: Builder, x: Lanes, dtype: torch.dtype, ord: Any = 2, dim: Any = None
 
 
 def product(b: Builder, x: Lanes, y: Lanes, dtype: torch.dtype, shape: Sequence[int]) -> Lanes:
-    """Multiplies matrices, vectors or stacks of matrices: sums x[..., n] y[..., n, m] over n. A vector has neither
-    leading dimensions nor m.
+    """Multiplies matrices, vectors or stacks of matrices. Sums x[..., n] * y[..., n, m] over the index n. A vector y
+    has neither leading dimensions nor the index m.
     """
     length = x.shape[-1]
     _check(length)

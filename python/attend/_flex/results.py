@@ -1,4 +1,6 @@
-"""The types AuxRequest and AuxOutput of flex_attention. They are torch's types if this version of torch has them."""
+"""The types AuxRequest and AuxOutput of flex_attention. If this version of torch has these types, torch's types are
+used.
+"""
 
 from __future__ import annotations
 

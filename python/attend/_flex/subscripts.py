@@ -52,8 +52,8 @@ def _is_number(s: Any) -> bool:
 
 
 def _take(x: torch.Tensor, given: tuple[Any, ...]) -> torch.Tensor:
-    """Applies the subscripts in three steps: first those that are not tensors, which give a view, then numbers, which
-    remove dimensions, then all other tensors.
+    """Applies the subscripts in three steps. Subscripts that are not tensors come first and give a view. Numbers come
+    next and remove dimensions. All other tensors come last.
     """
     numbers: dict[int, Any] = {}
     others: dict[int, Any] = {}

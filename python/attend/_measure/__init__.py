@@ -3,5 +3,6 @@ files.
 
 `attend.profile` uses only the functions that write files.
 
-`import attend` does not import this package. It requires only NumPy; with torch, more implementations can be measured.
+`import attend` does not import this package. This package requires only NumPy. With torch, more implementations can be
+measured.
 """

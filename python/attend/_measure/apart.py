@@ -1,5 +1,5 @@
-"""Runs long calls on separate threads. A signal's exception leaves such a thread behind, because only attend's calls
-can be aborted.
+"""Runs long calls on separate threads. If a signal raises an exception, the thread is left behind, because calls of
+other libraries cannot be aborted.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ class Problem:
 
 
 def problem(one: Shape, setting: Setting) -> Problem:
-    """Returns a problem without sides. Its numbers are normally distributed and the same in every call."""
+    """Returns a problem without sides. The problem's numbers are normally distributed and the same in every call."""
     generator = torch.Generator(setting.device).manual_seed(SEED)
     dtype = torch_dtype(setting.dtype)
     table, blocks, block_rows = _table(one, setting)

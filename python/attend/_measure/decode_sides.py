@@ -127,8 +127,8 @@ def sdpa(one: Problem, backend: Any) -> Side:
 def rows_mask(one: Problem, as_bias: bool) -> Any:
     """Returns the causal mask for several query rows. torch's is_causal cannot be used, because it aligns top left.
 
-    The result is a boolean mask, or a bias that torch recognises as causal, which FlashAttention in CUDA builds
-    requires.
+    The result is a boolean mask, or a bias that torch recognises as causal. FlashAttention in CUDA builds requires such
+    a bias.
     """
     rows, keys = one.shape.rows, max(one.shape.lengths)
     if as_bias:
@@ -138,7 +138,8 @@ def rows_mask(one: Problem, as_bias: bool) -> Any:
 
 
 def flash_attn_kvcache(one: Problem, module: Any, table: str) -> Side:
-    """Returns the side of flash-attn 2 or 3. `table` is this version's argument name of the page table.
+    """Returns the side of flash-attn 2 or 3. `table` is the name of the page table argument in this version of
+    flash-attn.
 
     Some versions return (o, lse, ...), others o alone.
     """
@@ -154,8 +155,8 @@ def flash_attn_kvcache(one: Problem, module: Any, table: str) -> Side:
 
 
 def flashinfer(one: Problem, module: Any, tensor_cores: bool) -> Side:
-    """Returns a side that calls FlashInfer's wrapper for paged caches. Its first call makes FlashInfer's plan, which
-    waits for the GPU, so it must not be captured in a graph.
+    """Returns a side that calls FlashInfer's wrapper for paged caches. The first call of this side makes FlashInfer's
+    plan and waits for the GPU. Therefore the first call must not be captured in a graph.
     """
     page_size, table = flashinfer_pages(one)
     factors: dict[str, float] = {} if one.setting.cache is None else {"k_scale": DESCALE, "v_scale": DESCALE}

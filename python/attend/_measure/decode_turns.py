@@ -4,9 +4,10 @@ On a GPU, calls are captured into CUDA graphs, as in servers. A graph contains e
 events time it, and it starts while the GPU is still busy with earlier work, so the host's time does not count. The time
 of a call is the graph's time divided by the number of calls. The graphs of all sides alternate, and the order is
 reversed in every other round.
-  * Warm: every call of a graph reads the same cache.
-  * Cold: the calls alternate between enough copies of the cache to fill 400 MB, so the L2 cache holds none of them. If
-    a single cache has that size, it is timed once, and the time is used for both states.
+
+In the state "warm", every call of a graph reads the same cache. In the state "cold", the calls alternate between enough
+copies of the cache to fill 400 MB, so the L2 cache holds none of them. If a single cache has that size, it is timed
+once, and the time is used for both states.
 
 On a CPU, timing.py times the calls, over one cache, which is warm if it fits into the CPU's caches.
 """
@@ -35,7 +36,7 @@ Key = tuple[str, str]  # (side, WARM or COLD)
 
 
 class Graph:
-    """A CUDA graph with calls of one side, which use the copies of the cache in turn."""
+    """A CUDA graph with calls of one side. The calls use the copies of the cache in turn."""
 
     def __init__(self, side: Side, caches: list[Cache], calls: int) -> None:
         self.calls = calls

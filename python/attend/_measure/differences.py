@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-# The limit of `relative_difference`. It is twice the effect of rounding to bfloat16. A different mask has a much larger
-# effect.
+# The limit of `relative_difference`. The limit is twice the effect of rounding to bfloat16. A different mask has a much
+# larger effect.
 LARGEST_DIFFERENCE = 0.05
 
 

@@ -1,8 +1,8 @@
 """The implementations that can be measured: attend's backends, PyTorch's, flash-attn's, and unfused paths.
 
 All implementations read q, k and v (batch, num_heads, seqlen, head_dim) and return o like q. The scale is 1 /
-sqrt(head_dim). They allocate their results inside the call. An implementation that needs an optional package is
-available only if the package is installed.
+sqrt(head_dim). All implementations allocate their results inside the call. An implementation that needs an optional
+package is available only if the package is installed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Sets = tuple[Any, Any, Any, Any]
 
 
 class Prepared(NamedTuple):
-    """`call(i)` computes with the i-th set of inputs. It must run inside `context()`."""
+    """`call(i)` computes with the i-th set of inputs. `call` must run inside `context()`."""
 
     call: Callable[[int], Any]
     context: Callable[[], contextlib.AbstractContextManager[Any]]

@@ -17,9 +17,9 @@ MOST_SETS = 32
 class Inputs:
     """Copies of (q, k, v, dout), each (batch, num_heads, seqlen, head_dim) of N(0, 1) numbers.
 
-    On a GPU, calls use the copies in turn. There are so many copies, at most MOST_SETS, that the L2 cache contains none
-    of them when it is used again. On a CPU there is one copy. The first copy has the same numbers on every device,
-    rounded to the dtype.
+    On a GPU, calls use the copies in turn. The number of copies (at most MOST_SETS) is so large that a copy has left
+    the L2 cache before it is used again. On a CPU there is one copy. The first copy has the same numbers on every
+    device, rounded to the dtype.
     """
 
     sets: list[tuple[Any, Any, Any, Any]]

@@ -61,7 +61,8 @@ class Row:
         return f"({self.B}, {self.H}, {self.S}, {self.D}){' causal' if self.causal else ''}"
 
 
-# Problems with fewer operations do not predict the time of larger ones, because launch overhead dominates their time.
+# The time of a problem with fewer operations than this is dominated by launch overhead. It does not predict the time of
+# larger problems.
 TELLING_FLOPS = 1e8
 
 COLUMNS = [field.name for field in dataclasses.fields(Row)]

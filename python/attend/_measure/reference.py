@@ -20,9 +20,9 @@ CHUNK = {"cpu": 2**22, "cuda": 2**25}
 # Relative error of rounding to nearest: bf16 has 8 significant bits and f16 has 11. For f32 the error is set to 0,
 # because it is far below any tolerance.
 UNIT_ROUNDOFF = {"f32": 0.0, "bf16": 2.0**-8, "f16": 2.0**-11}
-# Tolerance of a half-precision result, as a number of roundings of the largest magnitude in its block of rows. The
-# result is rounded, and so are P and dS, because tensor cores read them in half precision. The tolerance of backward is
-# larger, because dS contains a difference, which cancels leading digits.
+# Tolerance of a half-precision result. The unit is one rounding of the largest magnitude in the result's block of rows.
+# The result is rounded, and so are P and dS, because tensor cores read them in half precision. The tolerance of
+# backward is larger, because dS contains a difference, which cancels leading digits.
 HALF_ROUNDINGS = {"forward": 2, "backward": 4}
 # Additional factor if the scores are also in half precision. Scores of N(0, 1) inputs reach 4 to 8. At this magnitude,
 # rounding to nearest has an error of up to 4 roundings of 1. The probabilities have the same relative error, and one or
@@ -120,8 +120,8 @@ def compare(got: tuple[Any, ...], truth: Truth, mode: str, dtype: str, tolerance
 
 
 def _largest_of_blocks(x: Any) -> Any:
-    """Returns the maximum of `x` (heads, seqlen, head_dim) over each block of BLOCK_ROWS rows. It is NaN if the block
-    has a NaN.
+    """Returns the maximum of `x` (heads, seqlen, head_dim) over each block of BLOCK_ROWS rows. The maximum is NaN if
+    the block has a NaN.
     """
     xp = _namespace(x)
     rows = xp.amax(x, axis=-1)

@@ -78,8 +78,8 @@ def overview(rows: Sequence[Row]) -> Table:
 
 
 def means(rows: Sequence[Row]) -> Table:
-    """Returns a table with the arithmetic means over the timed configurations of each implementation, and their
-    number.
+    """Returns a table with the arithmetic means over the timed configurations of each implementation. The table also
+    contains the number of these configurations.
     """
     header = ["implementation", "device", "dtype", "configurations", "ms", "TFLOP/s", "GB/s", "speed-up"]
     total = len({label(r) for r in rows})

@@ -5,8 +5,8 @@ calls cycle through the copies of the inputs. The samples of the implementations
 every other round, so that a slow moment of the machine affects all of them. The median and the quartiles of the samples
 are reported.
 
-On a CPU, every sample of short calls follows a pause, in which idle threads of another library's pool go to sleep, and
-one untimed call, which wakes the threads of the implementation itself.
+On a CPU, a pause and one untimed call precede every sample of short calls. During the pause, idle threads of another
+library's pool go to sleep. The untimed call wakes the threads of the measured implementation.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ Clock = Callable[[Prepared, int, int], float]
 
 def clock(device: str) -> Clock:
     """Returns the clock of a device: a function of a prepared call, the number of calls and the index of the first set
-    of inputs. It returns milliseconds per call.
+    of inputs. The clock returns milliseconds per call.
     """
     return _cuda_events if device == "cuda" else _wall
 

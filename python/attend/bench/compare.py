@@ -133,7 +133,9 @@ def rows_of(data: dict[str, Any]) -> list[Row]:
 
 
 def text(data: dict[str, Any]) -> str:
-    """Returns tables of latency and throughput for each mode, and the ratio of the best peer's time to attend's."""
+    """Returns the text output. For each mode it contains a table of latencies, a table of throughputs, and the
+    geometric mean of the best peer's time divided by attend's best time.
+    """
     rows = rows_of(data)
     lines = [machine.title(data["machine"]), *data["notes"]]
     for mode in dict.fromkeys(r.mode for r in rows):

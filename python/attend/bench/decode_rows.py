@@ -199,8 +199,8 @@ def left_out(rows: Sequence[Row]) -> list[str]:
 
 
 def text(data: dict[str, Any]) -> str:
-    """Returns tables of microseconds and GB/s for each page size and state, and of the ratio of the best peer's time to
-    attend's.
+    """Returns the text output. For each page size and cache state it contains a table of times in microseconds, a table
+    of GB/s, and the geometric mean of the best peer's time divided by attend's time.
     """
     rows = [Row(**row) for row in data["rows"]]
     cache = f", cache {data['cache']}" if data["cache"] != data["dtype"] else ""

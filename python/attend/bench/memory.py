@@ -89,8 +89,8 @@ def _child(x: Implementation, options: argparse.Namespace, device: str) -> list[
 
 
 def measure(x: Implementation, options: argparse.Namespace, modes: tuple[str, ...]) -> list[dict[str, Any]]:
-    """Returns a row for each length and mode. It contains inputs_mib, the memory of q, k, v and dout, and peak_mib, the
-    peak beyond the inputs, or a remark.
+    """Returns a row for each length and mode. In a row, inputs_mib is the memory of q, k, v and dout, and peak_mib is
+    the peak beyond the inputs. A row without a peak has a remark.
     """
     meter = Meter(x.device)
     own = [mode for mode in modes if mode == "forward" or x.has_backward]

@@ -5,8 +5,8 @@ written. On a CPU, the arithmetic ceiling is the rate of multiply-adds on regist
 processor has a unit for it, in bfloat16. It is measured before the kernels and again after them. On a GPU, it is the
 rate of a product of large square matrices in float32 and bfloat16 by cuBLAS. This is a speed that software reaches, not
 a hardware limit. The arithmetic intensity is the number of operations divided by the bytes of inputs and outputs, each
-counted once. An implementation that moves more bytes, such as the unfused path, which stores S and P, appears at the
-same intensity, but further below the roof.
+counted once. Some implementations move more bytes. For example, the unfused path stores S and P. Such implementations
+appear at the same intensity, but further below the roof.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     o = attend.jax.attention(q, k, v, layout="bshd", causal=True)
 
-works inside jax.jit, grad, vmap, lax.scan, jax.checkpoint and shard_map. See docs/jax.md.
+`attend.jax.attention` works inside jax.jit, grad, vmap, lax.scan, jax.checkpoint and shard_map. See docs/jax.md.
 """
 
 from attend.jax import _call

@@ -22,8 +22,8 @@ def activate() -> None:
 
     Code that has already imported the function itself keeps JAX's function. Calls with an `implementation` use JAX's
     function too. If attend refuses a call while it is traced, JAX computes it, with one warning for each reason. JAX
-    also computes forward-mode and second derivatives. They are refused only for a function that jax.jit has traced
-    earlier. A row that sees no key gives 0.
+    also computes forward-mode and second derivatives. Such derivatives are refused only for a function that jax.jit has
+    traced earlier. A row that sees no key gives 0.
     """
     global _of_jax
     if _of_jax is not None:

@@ -1,4 +1,4 @@
-"""The public functions of attend.jax. They resolve and check the options, and call attend.jax._autodiff."""
+"""The public functions of attend.jax. These functions resolve and check the options, and call attend.jax._autodiff."""
 
 from __future__ import annotations
 
@@ -74,7 +74,8 @@ def attention(
         mask: bool, same shapes as bias. True keeps a score.
         alibi_slopes: f32 (heads_q) or (batch, heads_q).
         sinks: float (heads_q) or (batch, heads_q).
-        seed: a number, an array of one integer, which may be traced, or a key of jax.random. Required with dropout_p.
+        seed: a number, a key of jax.random, or an array of one integer. The array may be traced. Required with
+            dropout_p.
             The dropout pattern is a pure function of the seed. There is no default, because with a default seed a
             compiled function would drop the same entries in every run.
         offset: selects another dropout pattern of the same seed. Not allowed with a key.
@@ -215,7 +216,9 @@ def array(name: str, x: Any) -> Any:
 
 
 def constant(settings: Any) -> Any:
-    """Converts the settings to Python numbers. They must be constants, because the compiled program contains them."""
+    """Converts the settings to Python numbers. The settings must be constants, because the compiled program contains
+    them.
+    """
     for name, value in settings._asdict().items():
         if isinstance(value, jax.core.Tracer):
             raise ArgumentError(

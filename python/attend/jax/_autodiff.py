@@ -1,5 +1,6 @@
-"""Implements forward and backward under JAX's transformations. A function with gradients contains one with a vmap rule,
-which contains one with shardings, which contains the custom call.
+"""Implements forward and backward under JAX's transformations. The outermost function defines gradients. Inside it, a
+second function defines a vmap rule, and a third function defines shardings. The innermost function makes the custom
+call.
 """
 
 from __future__ import annotations

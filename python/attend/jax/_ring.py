@@ -36,8 +36,9 @@ def ring_attention(
 ) -> Any:
     """`attend.jax.attention` of a sequence that is split over the devices of an axis, inside jax.shard_map.
 
-    lax.ppermute passes keys and values around the ring while each device computes with the ones that it holds. Partial
-    results are merged by their log-sum-exp. A second ring computes the gradients. No device gathers all keys.
+    lax.ppermute passes keys and values around the ring, while each device computes with the keys and values that it
+    holds. Partial results are merged by their log-sum-exp. A second ring computes the gradients. No device gathers all
+    keys.
 
     Arguments:
         q: the device's rows of the sequence, (batch, heads_q, rows, head_dim), with layout="bshd" (batch, rows,
@@ -45,8 +46,8 @@ def ring_attention(
         k, v: same dtype, (batch, heads_k, rows, head_dim) and (batch, heads_k, rows, head_dim_v). Without `causal` the
             number of keys on a device may differ from the number of rows.
         axis_name: the axis of the mesh along which shard_map splits the rows.
-        sharding: with `causal`, the rows that a device holds: see `ring_positions`. "zigzag", which requires an even
-            number of rows, and "striped" give every device the same amount of work. "contiguous" does not.
+        sharding: with `causal`, the rows that a device holds: see `ring_positions`. "zigzag" and "striped" give every
+            device the same amount of work, and "contiguous" does not. "zigzag" requires an even number of rows.
         causal, scale, softcap, deterministic, compute: as in `attend.attention`, for the entire sequence.
         return_lse: return (o, lse).
 

@@ -76,7 +76,7 @@ class _Cuts:
         """Returns the shardings of the operands and of the results, derived from the sharding of q."""
         shapes = [x.shape for x in arguments]
         q = arguments[0].sharding
-        if not isinstance(q, NamedSharding):  # the mesh is unknown
+        if not isinstance(q, NamedSharding):  # only a NamedSharding contains the mesh
             whole = _versions.sharding.GSPMDSharding.get_replicated(list(q._device_assignment))
             return (whole,) * len(arguments), (whole,) * len(found)
         axes = self._axes(mesh, q.spec, shapes)

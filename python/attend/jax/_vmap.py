@@ -1,5 +1,5 @@
-"""Implements jax.vmap. The mapped dimension becomes part of the batch or, for packed sequences, of the heads, which is
-called folding.
+"""Implements jax.vmap. The mapped dimension becomes part of the batch or, for packed sequences, part of the heads. This
+conversion is called folding.
 """
 
 from __future__ import annotations

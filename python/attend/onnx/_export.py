@@ -24,7 +24,7 @@ def translation_table(opset_version: int = FIRST_OPSET) -> dict[Any, Callable[..
     of one column.
 
     Arguments:
-        opset_version: 24, or 25, which windows require.
+        opset_version: 24 or 25. Windows require 25.
 
     Raises:
         attend.Error: the opset does not have the required operator.
@@ -93,8 +93,8 @@ def _mask_of(op: Any, q: Any, k: Any, extras: Any) -> Any:
 
 
 def _length_of(op: Any, k: Any, settings: Any) -> Any:
-    """Returns nonpad_kv_seqlen: seqlen_k of each sequence, with which masks align bottom right. Returns None if the
-    call has no causal mask and no window.
+    """Returns nonpad_kv_seqlen, which contains seqlen_k for each sequence. With this input, masks align bottom right.
+    Returns None if the call has no causal mask and no window.
     """
     if not settings.causal and settings.window_left < 0 and settings.window_right < 0:
         return None

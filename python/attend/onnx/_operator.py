@@ -55,7 +55,7 @@ def attention(
         k, v: same dtype, (batch, heads_k, seqlen_k, head_dim) and (batch, heads_k, seqlen_k, head_dim_v), or with three
             dimensions as for q. Inputs of three dimensions require q_num_heads and kv_num_heads.
         attn_mask: bool or float, broadcasts to (batch, heads_q, seqlen_q, total), where total = seqlen_past + seqlen_k.
-            Its last dimension may be shorter. Keys beyond it are hidden.
+            Its last dimension may be shorter. Keys without an entry are hidden.
         past_key, past_value: (batch, heads_k, seqlen_past, head_dim) and (..., head_dim_v), placed before k and v.
         nonpad_kv_seqlen: i64 (batch): the number of valid keys of each sequence. Not allowed with past_key.
         is_causal: if 1, row i sees the keys j <= i + offset. The offset is seqlen_past with past_key, nonpad_kv_seqlen
@@ -65,9 +65,9 @@ def attention(
         scale: None means 1 / sqrt(head_dim).
         softcap: 0 disables it.
         softmax_precision: checked, but has no effect. The softmax is computed in float32, or in float64 for f64 inputs.
-        qk_matmul_output_mode: the fourth result: 0 scaled products, 1 scores after softcap, 2 scores with masks, 3
-            softmax weights.
-        with_qk: True computes the fourth result, seqlen_q x total scores, in NumPy, which is slow.
+        qk_matmul_output_mode: selects the fourth result. 0 means the scaled products, 1 the scores after softcap, 2 the
+            scores with masks, and 3 the softmax weights.
+        with_qk: True computes the fourth result, a matrix of seqlen_q x total scores. NumPy computes it, which is slow.
 
     Returns:
         (y, present_key, present_value, qk). y has the dtype and the number of dimensions of q. present_key and
@@ -198,7 +198,9 @@ def _check(q: Any, k: Any, v: Any, softmax_precision: Optional[int], mode: int, 
 
 
 def _mask_of(mask: Any, shape: tuple[int, ...]) -> Any:
-    """Returns the mask with four dimensions. Its last dimension is at most the last of `shape`."""
+    """Returns the mask with four dimensions. The last dimension of the result is at most the last dimension of
+    `shape`.
+    """
     if mask.dtype != np.bool_ and mask.dtype.name not in _FLOATS:
         raise UnsupportedError(f"attn_mask: {mask.dtype.name}, allowed bool, {', '.join(_FLOATS)}")
     full = (1,) * (4 - mask.ndim) + mask.shape
@@ -227,7 +229,7 @@ def _positions(q: Any, k: Any, past_key: Any, nonpad: Any) -> tuple[list[int], l
 
 
 def _runs(lengths: list[int]) -> list[tuple[int, int]]:
-    """Returns ranges of adjacent sequences with the same length, each of which needs one call."""
+    """Returns ranges of adjacent sequences with the same length. Each range needs one call."""
     starts = [i for i, length in enumerate(lengths) if i == 0 or length != lengths[i - 1]]
     return list(zip(starts, [*starts[1:], len(lengths)]))
 

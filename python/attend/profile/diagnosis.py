@@ -10,18 +10,23 @@ from attend.profile.stalls import STALLS
 
 
 class Thresholds(NamedTuple):
-    """bound: a resource bounds the kernel if at least this % of it is used. If no resource reaches this value, latency
-    is the bound.
-    ceiling: % of a resource above which little can be gained.
-    near: another resource is also named if its use is at most this number of percentage points below that of the first.
-    stall_share: a stall reason is named if it takes at least this share of a warp's time. At most `stalls_named`
-        reasons are named.
-    conflict_share: bank conflicts are named if they cause at least this share of the shared-memory wavefronts.
-    load_sectors: if a global load touches more sectors than this, neighbouring threads do not read neighbouring words.
-        32 threads that read 16 bytes each need 16 sectors.
-    busy_share: if multiprocessors are busy for less than this share of the cycles, they are idle too long.
-    occupancy_share: if the achieved occupancy is below this share of the possible occupancy, thread blocks of different
-        duration leave slots empty.
+    """The thresholds from which the sentences of a diagnosis are chosen.
+
+    Attributes:
+        bound: a resource bounds the kernel if at least this % of it is used. If no resource reaches this value, latency
+            is the bound.
+        ceiling: if more than this % of a resource is used, little can be gained.
+        near: another resource is also named if its use is at most this number of percentage points below that of the
+            resource that bounds the kernel.
+        stall_share: a stall reason is named if it takes at least this share of a warp's time.
+        stalls_named: largest number of stall reasons that are named.
+        conflict_share: bank conflicts are named if they cause at least this share of the shared-memory wavefronts.
+        load_sectors: if a global load touches more sectors than this, neighbouring threads do not read neighbouring
+            words. 32 threads that read 16 bytes each need 16 sectors.
+        busy_share: if multiprocessors are busy for less than this share of the cycles, the diagnosis reports that they
+            are idle too long.
+        occupancy_share: if the achieved occupancy is below this share of the possible occupancy, thread blocks of
+            different duration leave slots empty.
     """
 
     bound: float = 60.0

@@ -39,7 +39,7 @@ RUNGS = (
 )  # fmt: skip
 
 
-# Some rungs have backward kernels whose names do not contain "backward". These are the names of their steps.
+# Some rungs have backward kernels whose names do not contain "backward". The steps of such kernels have these names.
 _BACKWARD_STEPS = {"delta", "probabilities", "dscores", "dq", "dk", "dv"}
 
 

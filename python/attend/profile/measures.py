@@ -11,8 +11,12 @@ from attend.profile.report import Launch
 
 @dataclass(frozen=True)
 class StallShare:
-    """share: fraction, 0 to 1, of a warp's time between two instructions during which the warp waits for `reason`.
-    cycles: the waiting time per instruction in cycles.
+    """The time that a warp waits for one stall reason.
+
+    Attributes:
+        reason: Nsight Compute's name of the stall reason.
+        share: fraction, 0 to 1, of a warp's time between two instructions during which the warp waits for `reason`.
+        cycles: the waiting time per instruction in cycles.
     """
 
     reason: str
@@ -24,10 +28,11 @@ class StallShare:
 class Measures:
     """The measurements of one launch.
 
-    values: {key of `metrics`: value in base units}, without values that the report does not have.
-    missing: labels of values that the report does not have.
-    stalls: the stall reasons, largest first, or an empty list if the report has none.
-    gpu: the name of the GPU, or "".
+    Attributes:
+        values: {key of `metrics`: value in base units}, without values that the report does not have.
+        missing: labels of values that the report does not have.
+        stalls: the stall reasons, largest first, or an empty list if the report has none.
+        gpu: the name of the GPU, or "".
     """
 
     kernel: str

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Metric:
-    """One quantity.
+    """One measured quantity.
 
-    key: its name in this package and in JSON.
-    label: its name in sentences and tables.
-    unit: the unit of the value, after `report` has converted prefixes to powers of ten.
-    names: Nsight Compute's names, best first.
-    meaning: for a resource, the reason why it may bound an attention kernel.
+    Attributes:
+        key: the name of the quantity in this package and in JSON.
+        label: the name of the quantity in sentences and tables.
+        unit: the unit of the value, after `report` has converted prefixes to powers of ten.
+        names: Nsight Compute's names, best first.
+        meaning: for a resource, the reason why it may bound an attention kernel.
     """
 
     key: str

@@ -21,9 +21,10 @@ class ReportError(Exception):
 class Launch:
     """One launch of a kernel.
 
-    values: {Nsight Compute's name: measurement in s, hz, byte, cycle, % or a plain number}. Values that were not
-    measured, or are "n/a", are absent.
-    texts: values that are not numbers.
+    Attributes:
+        values: {Nsight Compute's name: measurement in s, hz, byte, cycle or %, or a number without a unit}. Values that
+            were not measured, or are "n/a", are absent.
+        texts: values that are not numbers.
     """
 
     kernel: str

@@ -1,4 +1,6 @@
-"""Describes Nsight Compute's stall reasons: the meaning of each reason in an attention kernel, and its remedy."""
+"""Describes Nsight Compute's stall reasons: what each reason means in an attention kernel, and how to remove the
+stall.
+"""
 
 from __future__ import annotations
 

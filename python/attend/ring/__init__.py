@@ -6,11 +6,18 @@ parallelism).
     q, k, v = (shard(x, 2) for x in (q, k, v))     # this rank's rows of (batch, heads, seqlen, head_dim)
     o = ring_attention(q, k, v, causal=True)       # differentiable; over the default group of torch.distributed
 
-- torch: `ring_attention` on a torch.distributed group, CPU tensors over gloo and GPU tensors over NCCL;
-- a model that calls torch's scaled_dot_product_attention: `context_parallel`, a context manager;
-- NumPy and CuPy: `attention` and `backward` on an mpi4py communicator;
-- the functions of ring-flash-attention under their names: `attend.ring_flash_attn`;
-- the distribution of rows over ranks: `shard`, `unshard`, `join`, `positions`; the cost of a call: `explain`.
+- `ring_attention` computes attention of torch tensors on a torch.distributed group. CPU tensors are sent over gloo, and
+  GPU tensors over NCCL.
+
+- `context_parallel` is a context manager for models that call torch's scaled_dot_product_attention.
+
+- `attention` and `backward` compute with NumPy or CuPy arrays on an mpi4py communicator.
+
+- `attend.ring_flash_attn` has the functions of ring-flash-attention under their names.
+
+- `shard`, `unshard`, `join` and `positions` define how rows are distributed over ranks.
+
+- `explain` estimates the cost of a call.
 
 docs/ring.md describes the algorithms and their cost.
 """

@@ -40,7 +40,7 @@ def context_parallel(
 
     Arguments:
         mesh: a device mesh of one dimension, a process group, its name, or None for the default group.
-        buffers: tensors with a dimension of tokens, none of which requires grad. Inside the context they contain the
+        buffers: tensors with a dimension of tokens. They must not require grad. Inside the context they contain the
             rank's rows, and afterwards their original contents. If the model uses a tensor of positions, it must be one
             of the buffers.
         buffer_seq_dims: the dimension of tokens of each buffer.

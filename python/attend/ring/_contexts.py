@@ -55,9 +55,9 @@ def connect(group: Any = None, device: Any = "cpu", timeout: float = TIMEOUT_S, 
     them.
 
     Collective: every rank of the group must call. For CPUs it makes gloo connections, and for GPUs an NCCL
-    communicator. The connections belong to attend. They are independent of those of `group`, and torch.distributed
-    lists no additional group. They are closed when `group` is destroyed, for example by
-    torch.distributed.destroy_process_group(group).
+    communicator. The connections belong to attend. attend's connections are independent of those of `group`, and
+    torch.distributed lists no additional group. attend's connections are closed when `group` is destroyed, for example
+    by torch.distributed.destroy_process_group(group).
 
     Arguments:
         group: a torch.distributed process group, its name, a device mesh of one dimension, or None for the default

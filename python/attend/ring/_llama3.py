@@ -1,8 +1,8 @@
 """ring-flash-attention's llama3 functions, which gather the keys and values of packed sequences.
 
-Each rank has an equal piece of all tokens, independent of sequence boundaries. It gathers the keys of all sequences
-that its rows belong to, and then computes attention like a single device. Llama 3 was trained in this way (Grattafiori
-et al., The Llama 3 Herd of Models, 2024, section 3.3.2).
+Each rank has an equal piece of all tokens, independent of sequence boundaries. The rank gathers the keys of all
+sequences that its rows belong to, and then computes attention like a single device. Llama 3 was trained in this way
+(Grattafiori et al., The Llama 3 Herd of Models, 2024, section 3.3.2).
 """
 
 from __future__ import annotations
@@ -40,8 +40,9 @@ def llama3_flash_attn_prepare_cu_seqlens(
 
     Returns:
         cu_seqlens_q, cu_seqlens_k: offsets of the sequences in the rank's rows, and in the keys that these rows see;
-            dtype and device of cu_seqlens. max_seqlen_q, max_seqlen_k: the longest sequence of each. local_k_slice: the
-            range of these keys among all keys.
+            dtype and device of cu_seqlens.
+        max_seqlen_q, max_seqlen_k: the largest number of rows and of keys of a sequence.
+        local_k_slice: the range of the rank's keys among all keys.
     """
     offsets = [int(n) for n in cu_seqlens.tolist()]
     rows, rest = divmod(offsets[-1], world_size)

@@ -346,5 +346,5 @@ class MpiMessages:
             self._comm.Free()
 
 
-# MPI transfers that were interrupted and are still in progress. Their memory must stay allocated.
+# MPI transfers that were interrupted and are still in progress. The memory of these transfers must stay allocated.
 _abandoned: list[Any] = []

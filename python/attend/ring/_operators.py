@@ -5,8 +5,8 @@
 
 The tensors contain the rank's rows. `spread` is expanded into group, sharding, algorithm and seed_of_rank_0. `group` is
 the name of a process group, or "" for the default group. All ranks of the group must make their calls in the same
-order. Compiled programs do so, because ranks that run the same program compile it in the same way. If seed_of_rank_0 is
-True, the seeds of the ranks may differ, and forward and backward both use the seed of rank 0.
+order. Compiled programs keep this order, because ranks that run the same program compile it in the same way. If
+seed_of_rank_0 is True, the seeds of the ranks may differ, and forward and backward both use the seed of rank 0.
 """
 
 from __future__ import annotations

@@ -20,7 +20,8 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class _Thread(threading.local):
-    # Number of this thread's calls that the library has received; the library reports their errors to the other ranks.
+    # Number of this thread's calls that the library has received. The library itself reports the errors of these calls
+    # to the other ranks.
     begun = 0
 
 
@@ -44,8 +45,8 @@ def connecting() -> Iterator[None]:
         raise
 
 
-# A function of a group or communicator and a flag. It returns this rank's ring, in which the other ranks wait. If there
-# is no ring yet, the flag decides whether it connects or returns None.
+# A function of a group or communicator and a flag. The function returns this rank's ring, in which the other ranks
+# wait. If there is no ring yet, the flag decides whether it connects or returns None.
 Door = Callable[[Any, bool], Optional[_core.RingContext]]
 
 

@@ -3,7 +3,7 @@ vmap.
 
 The operators for serving are `attend::decode`, `attend::append_decode`, `attend::append` and `attend::merge`.
 
-The first `attend.attention` call with a torch tensor imports this module. It needs torch 2.6 or later.
+The first `attend.attention` call with a torch tensor imports this module. This module needs torch 2.6 or later.
 """
 
 from attend.torch import _direct as _direct

@@ -1,8 +1,8 @@
 """Replaces torch's flash attention by overriding its operators, as torch's registry requires.
 
 The operators' tensors are (batch, heads, seqlen, head_dim). Causal masks align top left on the CPU, and **bottom
-right** on CUDA. On CUDA, torch's own functions call these operators with equal lengths only, except
-torch.nn.attention.bias, which expects the bottom-right alignment.
+right** on CUDA. On CUDA, only torch.nn.attention.bias calls these operators with different lengths, and it expects the
+bottom-right alignment. All other functions of torch call them with equal lengths.
 
 The results have the shapes, strides, dtypes and devices that torch's meta functions declare to compilers.
 """
@@ -28,7 +28,7 @@ _CPU_FORWARD, _CPU_BACKWARD = f"{_FORWARD}_for_cpu", f"{_FORWARD}_for_cpu_backwa
 
 
 class _Handle:
-    """Holds the library object of the overrides. They stay active as long as this object exists."""
+    """Holds the library object of the overrides. The overrides stay active as long as this object exists."""
 
     def __init__(self, libraries: list[torch.library.Library]) -> None:
         self._libraries = libraries

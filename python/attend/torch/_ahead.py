@@ -1,8 +1,9 @@
-"""Compiles the kernels of backward on a thread while forward compiles its kernels. This shortens the first use.
+"""Compiles the kernels of backward on a thread while forward compiles its kernels. A call that needs new kernels
+therefore takes less time.
 
-The thread has the addresses and layouts of the tensors, but no references to them. It launches no kernel and reads no
-tensor. It ignores errors, because an error occurs again in backward, which reports it. The thread is not a daemon, so
-an exiting interpreter waits for the compiler.
+The thread has the addresses and layouts of the tensors, but no references to them. The thread launches no kernel and
+reads no tensor. The thread ignores errors, because an error occurs again in backward, which reports it. The thread is
+not a daemon, so an exiting interpreter waits for the compiler.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ _begun: dict[Hashable, object] = {}
 
 
 def begin(key: Hashable, describe: Callable[[], Callable[[], None]]) -> None:
-    """The first time for each key, calls `describe` here, and calls the function that it returns on a thread. Errors
-    are ignored.
+    """If the key is new, calls `describe` on this thread. Then calls the function that `describe` returned on a new
+    thread. Errors are ignored.
     """
     try:
         if key not in _begun:
@@ -39,9 +40,9 @@ def begin(key: Hashable, describe: Callable[[], Callable[[], None]]) -> None:
 
 def _begin(key: Hashable, describe: Callable[[], Callable[[], None]]) -> None:
     if len(_begun) >= _MOST_BEGUN:
-        _begun.clear()  # a key that begins again costs one thread, which finds its kernels in memory
+        _begun.clear()  # if a key is compiled again, one more thread runs, which finds the kernels in memory
     mark = object()
-    if _begun.setdefault(key, mark) is not mark:  # another thread has begun this key
+    if _begun.setdefault(key, mark) is not mark:  # another thread already compiles for this key
         return
     with contextlib.suppress(Exception):  # the interpreter may be exiting, or no more threads can be started
         threading.Thread(target=_run, args=(describe(),), name=NAME, daemon=False).start()

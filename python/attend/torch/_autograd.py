@@ -74,8 +74,9 @@ class Attention(torch.autograd.Function):
     their tensors of OPTION_GRADIENTS follow.
 
     The library calls this function after it has checked the tensors (python/src/torch_route.cpp), and the library also
-    runs both passes. This saves Python functions, each of which costs microseconds, because the host code between the
-    kernels of a small model is not in the CPU's caches. If extras are given, the library calls the functions below.
+    runs both passes. Both passes therefore call fewer Python functions. Each Python function costs microseconds,
+    because the host code between the kernels of a small model is not in the CPU's caches. If extras are given, the
+    library calls the functions below.
     """
 
     # One function both saves tensors in the context and computes. If there were two functions, torch would inspect

@@ -22,7 +22,9 @@ _is_known = False
 
 
 def learn() -> None:
-    """Registers the operators with DTensor when the first DTensor appears, because its import takes half a second."""
+    """Registers the operators with DTensor when the first DTensor appears. An earlier registration would import
+    torch's DTensor, which takes half a second.
+    """
     global _is_known
     if not _is_known:
         _register()
@@ -97,9 +99,9 @@ def _cuts(k: Any, layout: str) -> list[Optional[str]]:
     cuts: list[Optional[str]] = [None]
     if layout != "thd":
         cuts.append("batch")
-    # The query heads of a rank must read the key heads of the same rank. This is the case if each rank gets the same
-    # number of heads. It must be the case for every subset of the mesh's dimensions, because DTensor combines the
-    # splits of several dimensions.
+    # The query heads of a rank must read the key heads of the same rank. They do so if each rank gets the same number
+    # of heads. Each rank must get the same number of heads for every subset of the mesh's dimensions, because DTensor
+    # combines the splits of several dimensions.
     heads = k.shape[_HEADS_AXIS[layout]]
     sizes = k.mesh.shape
     subsets = itertools.chain.from_iterable(itertools.combinations(sizes, n) for n in range(1, len(sizes) + 1))

@@ -55,7 +55,7 @@ def _by_an_operator(
         o, lse = run(q, k, v, *extras, *settings)
     except RuntimeError:
         if not torch.compiler.is_compiling():
-            _core.check_settings(settings)  # names a setting of a wrong type, where torch would print the full schema
+            _core.check_settings(settings)  # this error names the setting; torch's error contains the full schema
         raise
     return o, lse
 

@@ -81,7 +81,7 @@ def fill_forward(
     settings: Settings,
     call: Optional[Callable[..., None]] = None,
 ) -> None:
-    """Computes o and, if it is not None, lse. If `call` is given, it replaces _core.forward."""
+    """Writes o, and also lse if lse is not None. If `call` is given, it replaces _core.forward."""
     columns = None
     if call is None and extras is not NO_EXTRAS:
         extras, columns = _columns.split(extras, q, k, settings.layout)
@@ -223,7 +223,7 @@ def split(rest: tuple[Any, ...]) -> tuple[Extras, Settings]:
 
 
 def empty_results(q: torch.Tensor, v: torch.Tensor, layout: str, return_lse: bool = True) -> tuple[torch.Tensor, Any]:
-    """Returns o and lse (or None), uninitialised."""
+    """Returns uninitialised tensors for o and lse. lse can be None."""
     q_shape = q.shape
     o_shape, lse_shape = output_shapes(q_shape, v.shape, layout)
     o = empty_like(q) if q_shape[-1] == o_shape[-1] else q.new_empty(o_shape)
@@ -241,8 +241,8 @@ def _lse_dtype(q: torch.Tensor) -> torch.dtype:
 
 
 def wide(option: Any) -> Any:
-    """Converts a 16-bit option to float32. Its gradient is then float32 too, can be summed further, and is rounded only
-    once.
+    """Converts a 16-bit option to float32. The gradient of the option is then float32 too, can be summed further, and
+    is rounded only once.
     """
     return option.float() if option.dtype in (torch.float16, torch.bfloat16) else option
 
@@ -251,7 +251,9 @@ _NO_GRADIENTS = (None,) * len(OPTION_GRADIENTS)
 
 
 def _backward_results(q: Any, k: Any, v: Any, extras: Extras, needs: Needs) -> tuple[Any, ...]:
-    """Returns dq, dk, dv, and a gradient or None for each of OPTION_GRADIENTS, uninitialised."""
+    """Returns uninitialised tensors for dq, dk and dv, and for each of OPTION_GRADIENTS an uninitialised tensor or
+    None.
+    """
     results = empty_like(q), empty_like(k), empty_like(v)
     if True not in needs:
         return *results, *_NO_GRADIENTS

@@ -1,5 +1,5 @@
-"""Computes attention with custom scores and masks on torch tensors, as one autograd function. `_score_operators` does
-so in graphs of compilers.
+"""Computes attention with custom scores and masks on torch tensors, as one autograd function. `_score_operators`
+computes it in graphs of compilers.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ def _compile_ahead(
 ) -> None:
     """Starts to compile backward's kernels if there will be a backward pass.
 
-    The compilation is done once for each key, which does not contain the lengths. If other lengths need other kernels,
-    backward compiles them.
+    The compilation is done once for each key. The key does not contain the lengths. If other lengths need other
+    kernels, backward compiles them.
     """
     of_captures = tuple([x.requires_grad for x in captures])
     of_extras = () if extras is NO_EXTRAS else tuple([None if x is None else x.requires_grad for x in extras])
@@ -201,8 +201,8 @@ def _dtype_of_sums(q: Any) -> torch.dtype:
 
 
 def wanted(score: Any, q: torch.Tensor) -> tuple[bool, ...]:
-    """Returns a flag for each capture: whether `backward` computes its gradient. On a GPU it does so for captures with
-    requires_grad.
+    """Returns a flag for each capture: whether `backward` computes its gradient. On a GPU, backward computes the
+    gradients of captures with requires_grad.
     """
     return tuple(not q.is_cuda or getattr(x, "requires_grad", False) for x in score.captures)
 

@@ -10,7 +10,7 @@ module handle all other calls.
     attend::merge(o[], lse[], sinks?, out, out_lse?, layout, lse_base2)
 
 `tensors` and `numbers` are expanded into the fields of attend._serving, in their order. The operators return nothing:
-they write to `out`, whether the caller passed it or this module allocated it. They have no gradients.
+they write to `out`, whether the caller passed it or this module allocated it. The operators have no gradients.
 """
 
 from __future__ import annotations
@@ -270,8 +270,8 @@ def _operator(name: str) -> Callable[..., None]:
 
 
 def _fake(name: str) -> Callable[..., None]:
-    """Returns the fake implementation, for tensors without memory. It only checks, because the caller has allocated all
-    results.
+    """Returns the fake implementation, for tensors without memory. The fake implementation only checks the arguments,
+    because the caller has allocated all results.
     """
     count = len(Tensors._fields)
 

@@ -1,6 +1,7 @@
 """Implements torch.func.vmap, and transforms based on it, by making the mapped dimension part of the batch.
 
-Packed sequences have no batch, so their mapped dimension becomes part of the heads. This is called folding.
+Packed sequences have no batch, so their mapped dimension becomes part of the heads. Both conversions are called
+folding.
 """
 
 from __future__ import annotations

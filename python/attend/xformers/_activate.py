@@ -25,9 +25,9 @@ _told: set[str] = set()
 def activate() -> None:
     """Replaces `xformers.ops.memory_efficient_attention` and related functions by attend's until `restore()`.
 
-    This affects all code that calls them by their names in xformers.ops or xformers.ops.fmha. Code that has already
-    imported a function itself keeps xFormers' function. If attend refuses a call, xFormers computes it, with one
-    warning for each reason. Raises ImportError if xFormers is not installed.
+    The replacement affects all code that calls these functions by their names in xformers.ops or xformers.ops.fmha.
+    Code that has already imported a function itself keeps xFormers' function. If attend refuses a call, xFormers
+    computes it, with one warning for each reason. Raises ImportError if xFormers is not installed.
     """
     if _own:
         return

@@ -46,8 +46,8 @@ KINDS = {
 
 
 class Pattern(NamedTuple):
-    """A bias: its kind, and the window, which is the number of keys that a row sees to its left and right. -1 means
-    all.
+    """A bias, described by its kind and its window. The window is the number of keys that a row sees to its left and to
+    its right. -1 means all.
     """
 
     kind: Kind
@@ -87,7 +87,9 @@ class Pattern(NamedTuple):
 
 
 def pattern_of(attn_bias: Any) -> Optional[Pattern]:
-    """Returns the pattern of a bias object. Returns None for None and for a tensor, with which all keys are visible."""
+    """Returns the pattern of a bias object. Returns None for None and for a tensor, because then all keys are
+    visible.
+    """
     if attn_bias is None or isinstance(attn_bias, torch.Tensor):
         return None
     name = type(attn_bias).__name__

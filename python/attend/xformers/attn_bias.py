@@ -151,7 +151,7 @@ class BlockDiagonalMask(AttentionBias):
     def from_seqlens(
         cls, q_seqlen: Sequence[int], kv_seqlen: Optional[Sequence[int]] = None, *, device: Device = None
     ) -> Self:
-        """Makes the mask from the sequence lengths. If kv_seqlen is None, it is q_seqlen."""
+        """Makes the mask from the sequence lengths. A kv_seqlen of None means q_seqlen."""
         of_rows = _SeqLenInfo.from_seqlens(q_seqlen, device=device)
         if kv_seqlen is None or list(kv_seqlen) == list(q_seqlen):
             return cls(of_rows, of_rows)
@@ -209,7 +209,7 @@ class BlockDiagonalCausalMask(BlockDiagonalMask):
 
 @dataclasses.dataclass
 class BlockDiagonalCausalFromBottomRightMask(BlockDiagonalMask):
-    """The last row of a block sees all of its keys. A block has at least as many keys as rows."""
+    """The last row of a block sees all keys of the block. A block has at least as many keys as rows."""
 
     def __post_init__(self) -> None:
         for (q_start, q_end), (k_start, k_end) in zip(self.q_seqinfo.intervals(), self.k_seqinfo.intervals()):
@@ -264,7 +264,7 @@ class BlockDiagonalPaddedKeysMask(AttentionBias):
 
 @dataclasses.dataclass
 class BlockDiagonalCausalWithOffsetPaddedKeysMask(BlockDiagonalPaddedKeysMask):
-    """The last row of a block sees all of its keys, and each earlier row one key less."""
+    """The last row of a block sees all keys of the block, and each earlier row one key less."""
 
     causal_diagonal: object = None  # accepted for compatibility, has no effect
 
@@ -317,7 +317,7 @@ class PagedBlockDiagonalPaddedKeysMask(AttentionBias):
 
 
 class PagedBlockDiagonalCausalWithOffsetPaddedKeysMask(PagedBlockDiagonalPaddedKeysMask):
-    """PagedBlockDiagonalPaddedKeysMask, causal: the last row of a block sees all of its keys."""
+    """PagedBlockDiagonalPaddedKeysMask, causal: the last row of a block sees all keys of the block."""
 
 
 @dataclasses.dataclass
@@ -351,7 +351,7 @@ class BlockDiagonalGappyKeysMask(AttentionBias):
 
 
 class BlockDiagonalCausalWithOffsetGappyKeysMask(BlockDiagonalGappyKeysMask):
-    """BlockDiagonalGappyKeysMask, causal: the last row of a block sees all of its keys."""
+    """BlockDiagonalGappyKeysMask, causal: the last row of a block sees all keys of the block."""
 
 
 @dataclasses.dataclass
@@ -375,7 +375,7 @@ class PagedBlockDiagonalGappyKeysMask(AttentionBias):
 
 
 class PagedBlockDiagonalCausalWithOffsetGappyKeysMask(PagedBlockDiagonalGappyKeysMask):
-    """PagedBlockDiagonalGappyKeysMask, causal: the last row of a block sees all of its keys."""
+    """PagedBlockDiagonalGappyKeysMask, causal: the last row of a block sees all keys of the block."""
 
 
 def _at_least(name: str, found: int, least: int) -> None:
