@@ -68,9 +68,9 @@ def paragraphs_of_c(text):
     """
     start, column, lines = 0, -1, []
     for number, line in enumerate(text.split("\n"), 1):
-        found = re.search(r"(?:^|[^:\"])(//[/!]?<?)\s?(.*)", line)
+        found = re.match(r"(?:[^\"]|\"[^\"]*\")*?(?<!:)(//[/!]?<?)\s?(.*)", line)  # not inside a string
         words = found.group(2) if found and not found.group(2).startswith(("NOLINT", "namespace")) else ""
-        tag = re.match(r"@(t?param\s+\w+|throws\s+\w+|returns?|p\s+\w+|brief)\s*", words)
+        tag = re.match(r"@(t?param\s+\w+|throws\s+[\w:]+|returns?|p\s+\w+|brief)\s*", words)
         goes_on = found and found.start(1) == column and not line[:column].strip()
         if lines and (not words or tag or not goes_on or words.startswith("- ")):
             yield start, " ".join(lines)
