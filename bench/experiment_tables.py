@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Makes the tables of docs/experiments.md from results/*/experiments/*.json. bench/documents.py writes them.
+"""Makes the tables of docs/experiments.md from results/*/experiments/*.json. bench/documents.py writes the tables into
+the page.
 
 If a file is missing for a machine, the section says that nothing was measured.
 """

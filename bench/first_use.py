@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Times the first use of a score function on this machine's GPU: with compilation, with kernels from the disk cache,
-and with other values.
+"""Times the first use of a score function on this machine's GPU. Measures a call that compiles kernels, a call that
+finds them in the disk cache, and a call with other values.
 
     python3 bench/first_use.py --output results/h200/first_use.json
 

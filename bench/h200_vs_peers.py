@@ -15,8 +15,8 @@ The comparison is fair for these reasons:
   * All sides read the same tensors of random normal numbers, and their results are compared before anything is timed.
   * Samples of the sides alternate, and the order of the sides changes from round to round. A sample is a series of
   calls that fills four milliseconds,
-    timed by CUDA events. The GPU is kept busy while the first call is launched, so Python's time is measured only if it
-    exceeds the time of the kernels. The script reports the median.
+    timed by CUDA events. Other work keeps the GPU busy while Python launches the first call. Python's time therefore
+    counts only if it exceeds the time of the kernels. The script reports the median.
   * Forward runs without autograd. Backward is autograd.grad of a graph built before the clock starts.
 
 Forward has 4 D operations for each visible pair of a row and a key, where D is head_dim. Backward has 2.5 times that
@@ -66,7 +66,7 @@ def calls_of(case, mode, errors):
     for name, side in case.sides.items():
         try:
             found[name] = forward_call(side, case) if mode == "fwd" else backward_call(side, case)
-        except Exception as error:  # noqa: BLE001 - whatever a peer raises is its answer
+        except Exception as error:  # noqa: BLE001 - any exception of a peer is recorded as its result
             errors[name] = first_line(error)
     for name in case.computes:
         has_mode = ("backward" in name) == (mode == "bwd")
@@ -212,7 +212,7 @@ def compile_all(dtype, device, modes, **sizes):
 
     def prepare(call):
         *shape, causal, backward = call
-        with contextlib.suppress(attend.Error):  # the measurement meets and records the same error
+        with contextlib.suppress(attend.Error):  # the measurement raises the same error again and records it
             attend.prepare(*shape, dtype=dtype, layout="bshd", causal=causal, backward=backward, device=device)
 
     calls = [(*shape, mode == "bwd") for shape in peer_cases.paper_shapes(**sizes) for mode in modes]
@@ -255,11 +255,14 @@ def names(allowed):
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], allow_abbrev=False)
     grids = list(GRIDS)
-    parser.add_argument("--grid", type=names(grids), default=grids, help=f"comma-separated, from {', '.join(grids)} (all)")
+    parser.add_argument(
+        "--grid", type=names(grids), default=grids, help=f"comma-separated, from {', '.join(grids)} (all)"
+    )
     parser.add_argument("--dtype", type=names(["bf16", "f16"]), default=["bf16", "f16"], help="bf16,f16")
     parser.add_argument("--mode", type=names(["fwd", "bwd"]), default=["fwd", "bwd"], help="fwd,bwd")
-    parser.add_argument("--compute", default="", metavar="NAME,NAME",
-                        help="further backends of attend to time on the grid paper")
+    parser.add_argument(
+        "--compute", default="", metavar="NAME,NAME", help="further backends of attend to time on the grid paper"
+    )
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--sample-ms", type=float, default=4.0)
     parser.add_argument("--max-seconds", type=float, default=3.0, help="time limit for one side of one row (3)")

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Times calls of attend.decode that combine work, as a server makes them, and the same work in separate calls, on this
+"""Times attend.decode calls of a server that combine several tasks, and the same tasks in separate calls, on this
 machine's GPU.
 
     python3 bench/serving_calls.py --json results/h100/serving_calls.json

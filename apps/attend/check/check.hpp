@@ -10,31 +10,32 @@
 
 namespace attend::cli {
 
-/// Errors of one tensor relative to the reference. They are infinite unless both tensors have NaN and infinities at the
-/// same places.
+/// Errors of one tensor relative to the reference. The errors are infinite if the two tensors differ in the positions
+/// of NaN or infinities.
 struct TensorError {
   std::string name;
   double max_abs = 0;   ///< largest |result - reference|
   double mean_abs = 0;  ///< mean of |result - reference|
   double mse = 0;       ///< mean of (result - reference)^2
   double max_rel = 0;   ///< max_abs divided by the largest finite |reference|
-  /// Allowed max_abs. For 16-bit results, the largest of the tolerances of all groups of 64 rows.
+  /// Largest allowed max_abs. A 16-bit result has a separate tolerance for each group of 64 rows, and this is the
+  /// largest of them.
   double tolerance = 0;
-  /// Allowed mse. If it is infinity, mse is not checked.
+  /// Largest allowed mse. If infinite, mse is not checked.
   double mse_tolerance = std::numeric_limits<double>::infinity();
-  /// Set for a 16-bit result that exceeds a tolerance: names the rows with the largest error, or the mse. Otherwise
-  /// empty.
+  /// Message for a 16-bit result that exceeds a tolerance. It names the rows with the largest error, or the mse. It is
+  /// empty for other results.
   std::string fault;
   bool passed = false;  ///< true if all errors are within their tolerances; false if there is a NaN
 };
 
-/// Returns the errors of `result` relative to `reference`, which must have the same shape. Does not set tolerance and
-/// passed.
+/// Returns the errors of `result` relative to `reference`, which must have the same shape. The fields tolerance and
+/// passed are not set.
 [[nodiscard]] TensorError compare(std::string name, const Tensor& result, const Tensor& reference);
 
 struct CheckReport {
   std::vector<TensorError> forward;  ///< errors of O and logsumexp; empty if not checked
-  /// Errors of dQ, dK, dV, and dbias if there is a bias. Empty if not checked.
+  /// Errors of dQ, dK and dV, and of dbias if there is a bias. Empty if not checked.
   std::vector<TensorError> backward;
 };
 
