@@ -23,9 +23,7 @@ SHAPES: tuple[Shape, ...] = (
     (1, 1, 1, 524288, 524288, 128, True),
     (1, 8, 8, 1048576, 1048576, 128, True),
 )
-MOST_FOR_BACKWARD = (
-    1 << 17
-)  # largest number of tokens for which backward is measured; with more tokens, a peer would need minutes
+MOST_FOR_BACKWARD = 1 << 17  # largest number of tokens for backward; with more tokens, a peer would need minutes
 
 
 def corners(dtype: str, device: str, shapes: tuple[Shape, ...] = SHAPES) -> Iterator[Case]:

@@ -1,5 +1,6 @@
 // Micro-benchmarks of the `cpu` backend on one thread. They time the matrix products of one tile, and complete forward
-// and backward tasks. Compare the counter `GFLOP/s` with the FMA peak of one thread (fma_peak.cpp), which the program prints first.
+// and backward tasks. Compare the counter `GFLOP/s` with the FMA peak of one thread (fma_peak.cpp), which the program
+// prints first.
 //
 //   build/release/bench/cpu_microkernels [--benchmark_filter=...]
 #include <benchmark/benchmark.h>

@@ -62,12 +62,8 @@ def float32():
         run = load("seed_f32.json")
         largest = [r for r in run["rows"] if r["S"] == 2048]
         slowest = min(run["rows"], key=lambda r: r["torch_ms"] / r["ms"])
-        lines = [
-            f"TFLOP/s on one {run['device_name']}, compared with PyTorch {run['torch']} in the same process:",
-            "",
-            "| | kernel | attend | PyTorch |",
-            "|---|---|---:|---:|",
-        ]
+        lines = [f"TFLOP/s on one {run['device_name']}, compared with PyTorch {run['torch']} in the same process:", "",
+                 "| | kernel | attend | PyTorch |", "|---|---|---:|---:|"]
         for r in [*largest, slowest]:
             bold = "**" * (r["torch_ms"] < r["ms"])
             lines.append(
@@ -80,38 +76,26 @@ def float32():
     product = next(m["tflops"] for m in run["matrix_products"] if m["dtype"] == "f32")
     shown = " and ".join(f"{r['tflops']:.1f} TFLOP/s {r['mode']}" for r in rows)
     row = {**rows[0], "S": rows[0]["Sq"]}
-    return [
-        f"float32 at {sizes(row)} on one {run['device_name']}: `fa2` reaches {shown}. A large matrix product by "
-        f"cuBLAS reaches {product:.1f} TFLOP/s."
-    ]
+    return [f"float32 at {sizes(row)} on one {run['device_name']}: `fa2` reaches {shown}. A large matrix product by "
+            f"cuBLAS reaches {product:.1f} TFLOP/s."]
 
 
 def beside_peers():
     """Returns the README's lines on bfloat16 through the Python package, compared with the best peer at each point."""
     paper, masks = (peers(grid, "bf16") for grid in ("paper", "masks"))
-    beside = [
-        n for key, n in peer_tables.NAMES.items() if key != "attend" and any(key in r["tflops"] for r in paper["rows"])
-    ]
-    lines = [
-        f"TFLOP/s of attend in bfloat16. Brackets: the best of {', '.join(beside[:-1])} and "
-        f"{beside[-1]} at each point ({peer_tables.title(paper)}; 16384 tokens, 2048 channels):",
-        "",
-        *peer_tables.by_length(paper["rows"], (512, 2048, 8192, 16384)),
-    ]
+    beside = [n for key, n in peer_tables.NAMES.items() if key != "attend" and any(key in r["tflops"] for r in paper["rows"])]
+    lines = [f"TFLOP/s of attend in bfloat16. Brackets: the best of {', '.join(beside[:-1])} and "
+             f"{beside[-1]} at each point ({peer_tables.title(paper)}; 16384 tokens, 2048 channels):", "",
+             *peer_tables.by_length(paper["rows"], (512, 2048, 8192, 16384))]
     if masks:
         row = masks["rows"][0]
-        lines += [
-            "",
-            f"Options at {peer_tables.sizes(row)}. Brackets: the best of the same libraries and FlexAttention:",
-            "",
-            *peer_tables.options_table(masks["rows"]),
-        ]
+        lines += ["", f"Options at {peer_tables.sizes(row)}. Brackets: the best of the same libraries and FlexAttention:", "",
+                  *peer_tables.options_table(masks["rows"])]
     return [*lines, "", *one_row_of_decode()]
 
 
 def one_row_of_decode():
-    """Returns the README's lines on attend.decode with one query row, for problems with at least KEYS_OF_LARGE keys in
-    total."""
+    """Returns the README's lines on attend.decode with one query row and at least KEYS_OF_LARGE keys in total."""
     data = json.loads(DECODE.read_text())
     cells = []
     for row in data["rows"]:
@@ -121,10 +105,8 @@ def one_row_of_decode():
         own, best = speeds.pop("attend"), max(speeds.values())
         sizes = f"({row['B']}, {row['H']}:{row['Hkv']}, {row['S']}, {row['D']})"
         cells.append(f"{sizes} {peer_tables.emphasised(own, own < best)} ({best:.0f})")
-    return [
-        "`attend.decode` with one query row over a cache: GB/s of keys and values. Brackets: the better of cuDNN and "
-        f"FlashAttention-3 ({data['date']}). {', '.join(cells)}."
-    ]
+    return ["`attend.decode` with one query row over a cache: GB/s of keys and values. Brackets: the better of cuDNN and "
+            f"FlashAttention-3 ({data['date']}). {', '.join(cells)}."]
 
 
 def summary():
@@ -142,18 +124,11 @@ def vs_peers():
             data = peers(grid, dtype)
             if data:
                 if grid == "decode":
-                    lines += [
-                        "The next grid calls `attend.attention` with one query row. `attend.decode` is faster "
-                        "([serving.md](serving.md)).",
-                        "",
-                    ]
-                lines += [
-                    f"Grid `{grid}`, {dtype}, {unit} ({peer_tables.title(data)}, {data['date']}):",
-                    "",
-                    *(peer_tables.by_length(data["rows"]) + [""] if grid == "paper" else []),
-                    *peer_tables.by_side(data["rows"]),
-                    "",
-                ]
+                    lines += ["The next grid calls `attend.attention` with one query row. `attend.decode` is faster "
+                              "([serving.md](serving.md)).", ""]
+                lines += [f"Grid `{grid}`, {dtype}, {unit} ({peer_tables.title(data)}, {data['date']}):", "",
+                          *(peer_tables.by_length(data["rows"]) + [""] if grid == "paper" else []),
+                          *peer_tables.by_side(data["rows"]), ""]
                 if grid == "paper" and (report.DOCS / f"vs_peers_{dtype}.svg").exists():
                     lines += [f"![TFLOP/s over the sequence length, {dtype}](vs_peers_{dtype}.svg)", ""]
     return "\n".join(lines)
@@ -167,13 +142,9 @@ KEYS_OF_LARGE = 65536
 def own_functions():
     """Returns the table of custom scores and masks for docs/custom_scores.md."""
     data = json.loads(OWN.read_text())
-    lines = [
-        f"bfloat16; TFLOP/s count the pairs that a mask keeps ({peer_tables.title(data)}):",
-        "",
-        "| function | (B, H, S, D) | pass | attend | attend's option | FlexAttention | FlashAttention-4 | attend over the "
-        "best |",
-        "|---|---|---|---:|---:|---:|---:|---:|",
-    ]
+    lines = [f"bfloat16; TFLOP/s count the pairs that a mask keeps ({peer_tables.title(data)}):", "",
+             "| function | (B, H, S, D) | pass | attend | attend's option | FlexAttention | FlashAttention-4 | attend over the "
+             "best |", "|---|---|---|---:|---:|---:|---:|---:|"]
     for row in data["rows"]:
         figures, share = row["tflops"], peer_tables.ratio(row)
         cells = [f"{figures[name]:.0f}" if name in figures else "-" for name in ("attend", "built_in", "flex", "fa4")]
@@ -188,13 +159,9 @@ MADE_MASKS, FLEX_TRAINING = RESULTS / "made_masks.json", RESULTS / "flex_trainin
 def made_masks():
     """Returns the table of docs/custom_scores.md with the times in which a GPU and the CPU make block masks."""
     data = json.loads(MADE_MASKS.read_text())
-    lines = [
-        f"Medians of {data['runs']} runs on one {data['device']}, in microseconds. *GPU*: from the first operation on the GPU to the last "
-        "copy. *call*: the time that the caller waits. *CPU*: the same mask made on the CPU.",
-        "",
-        "| mask | rows and keys | GPU | call | CPU | most memory, MiB |",
-        "|---|---:|---:|---:|---:|---:|",
-    ]
+    lines = [f"Medians of {data['runs']} runs on one {data['device']}, in microseconds. *GPU*: from the first operation on the GPU to the last "
+             "copy. *call*: the time that the caller waits. *CPU*: the same mask made on the CPU.", "",
+             "| mask | rows and keys | GPU | call | CPU | most memory, MiB |", "|---|---:|---:|---:|---:|---:|"]
     for row in data["masks"]:
         lines.append(
             f"| {row['mask']} | {row['length']} | {row['gpu_us']:.0f} | {row['call_us']:.0f} | {row['host_us']:.0f} | "
@@ -207,14 +174,12 @@ def flex_training():
     """Returns the paragraph of docs/custom_scores.md on training with torch's flex_attention and with attend."""
     data = json.loads(FLEX_TRAINING.read_text())
     last = {name: sum(losses[-10:]) / 10 for name, losses in data["loss"].items()}
-    return (
-        f"The example is a language model of {data['layers']} layers with {data['heads']} heads of head_dim {data['head_dim']}, trained on "
-        f"batches of {data['batch']} sequences of {data['seqlen']} tokens. Its mask is causal within documents. Its score adds a learned bias for each distance. "
-        f"On one {data['device']} with PyTorch {data['torch']}, the loss after {data['steps']} steps is {last['torch']:.4f} with torch's kernels and "
-        f"{last['attend']:.4f} with attend behind `flex_attention`. A step takes {data['step_ms']['torch']:.0f} ms with torch's kernels and "
-        f"{data['step_ms']['attend']:.0f} ms with attend. torch's kernel sums the gradient of the bias with one atomic addition per score. Its backward pass "
-        f"runs with `bwd_num_stages` {data['bwd_stages']}, because it needs too much shared memory otherwise."
-    )
+    return (f"The example is a language model of {data['layers']} layers with {data['heads']} heads of head_dim {data['head_dim']}, trained on "
+            f"batches of {data['batch']} sequences of {data['seqlen']} tokens. Its mask is causal within documents. Its score adds a learned bias for each distance. "
+            f"On one {data['device']} with PyTorch {data['torch']}, the loss after {data['steps']} steps is {last['torch']:.4f} with torch's kernels and "
+            f"{last['attend']:.4f} with attend behind `flex_attention`. A step takes {data['step_ms']['torch']:.0f} ms with torch's kernels and "
+            f"{data['step_ms']['attend']:.0f} ms with attend. torch's kernel sums the gradient of the bias with one atomic addition per score. Its backward pass "
+            f"runs with `bwd_num_stages` {data['bwd_stages']}, because it needs too much shared memory otherwise.")
 
 
 def in_python():

@@ -255,14 +255,11 @@ def names(allowed):
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], allow_abbrev=False)
     grids = list(GRIDS)
-    parser.add_argument(
-        "--grid", type=names(grids), default=grids, help=f"comma-separated, from {', '.join(grids)} (all)"
-    )
+    parser.add_argument("--grid", type=names(grids), default=grids, help=f"comma-separated, from {', '.join(grids)} (all)")
     parser.add_argument("--dtype", type=names(["bf16", "f16"]), default=["bf16", "f16"], help="bf16,f16")
     parser.add_argument("--mode", type=names(["fwd", "bwd"]), default=["fwd", "bwd"], help="fwd,bwd")
-    parser.add_argument(
-        "--compute", default="", metavar="NAME,NAME", help="further backends of attend to time on the grid paper"
-    )
+    parser.add_argument("--compute", default="", metavar="NAME,NAME",
+                        help="further backends of attend to time on the grid paper")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--sample-ms", type=float, default=4.0)
     parser.add_argument("--max-seconds", type=float, default=3.0, help="time limit for one side of one row (3)")

@@ -125,9 +125,7 @@ def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=1.0, help="time for each side of each case, in seconds")
     parser.add_argument("--dtype", default="f32,bf16", help="comma-separated, from f32, f16, bf16")
-    parser.add_argument(
-        "--sides", default=",".join(SIDES), help="sides to compare with attend; cuDNN supports only GPUs, and not f32"
-    )
+    parser.add_argument("--sides", default=",".join(SIDES), help="sides to compare with attend; cuDNN supports only GPUs, and not f32")
     parser.add_argument("--shape", action="append", help="batch,seqlen,heads,head_dim; may be given several times")
     parser.add_argument("--output", type=pathlib.Path, help="JSON file for the results")
     options = parser.parse_args(arguments)

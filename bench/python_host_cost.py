@@ -139,9 +139,7 @@ def measure_serving(name, device):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--device", choices=SHAPES, default="cuda")
-    parser.add_argument(
-        "--serving", action="store_true", help="measure decode, append and flash_attn_with_kvcache instead"
-    )
+    parser.add_argument("--serving", action="store_true", help="measure decode, append and flash_attn_with_kvcache instead")
     parser.add_argument("--output", type=pathlib.Path, help="JSON")
     options = parser.parse_args()
     rows = []
