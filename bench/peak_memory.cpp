@@ -3,8 +3,9 @@
 //   peak_memory SEQLEN [causal]
 //
 // The problem has batch 1, 2 heads and head_dim 64 in float32. The program prints one line of JSON. `tensors_mib` is
-// the size of the caller's tensors: q, k, v, o, lse, dout and the three gradients. `peak_mib` is the largest resident
-// set size of the process. `scratch_mib` is the difference between that peak and the resident set size before the calls.
+// the size of the caller's tensors: q, k, v, o, lse, dout and the three gradients. `peak_mib` is the largest
+// resident set size of the process. `scratch_mib` is the difference between that peak and the resident set size
+// before the calls.
 #include <sys/resource.h>
 #include <unistd.h>
 
