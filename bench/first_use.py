@@ -6,9 +6,9 @@ finds them in the disk cache, and a call with other values.
 
 Each line of results is measured in a separate process with an empty cache folder. It contains the time of forward and
 backward of one problem with a score or mask, until the GPU is done, and the number of compiled kernels. `again` is the
-time of the same call in a new process, which finds the kernels on disk. `other` is a call with other lengths and
-captured values in the process of `again`. The start of CUDA and torch is not measured, because a call without a score
-runs first.
+time of the same call in a new process, which finds the kernels on disk. `other` is the time of a call with other
+lengths and captured values, in the same process as `again`. The start of CUDA and torch is not measured, because a call
+without a score runs first.
 """
 
 import argparse

@@ -1,7 +1,8 @@
 """The problems of bench/h200_vs_peers.py and their sides: attend and its peers.
 
-Every side is a function of the leaves of a case: q, k and v as (batch, seqlen, heads, head_dim). It returns o in the
-same order of dimensions. Peers that expect (batch, heads, seqlen, head_dim) get transposed views, without a copy.
+A side computes a case with one library. It is a function of the case's leaves, which are q, k and v as (batch, seqlen,
+heads, head_dim). It returns o in the same order of dimensions. Peers that expect (batch, heads, seqlen, head_dim) get
+transposed views, without a copy.
 """
 
 import dataclasses

@@ -4,7 +4,8 @@ machine's GPU.
 
     python3 bench/serving_calls.py --json results/h100/serving_calls.json
 
-  mixed    decoding of many sequences and the prefill of one, in one packed call; each part alone; FlashAttention-3's
+  mixed decoding of many sequences and the prefill of one, in one packed call; each of the two tasks alone;
+  FlashAttention-3's
            flash_attn_with_kvcache with the same packed call, if flash_attn_interface is importable
   append   one new, rotated key for each sequence in the call that decodes; decoding alone
   host     the time of a call in the calling thread, for calls that keep the GPU busy for less time than the thread

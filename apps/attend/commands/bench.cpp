@@ -115,7 +115,7 @@ int bench(const BenchOptions& options) {
   const std::vector<Mode> modes = passes(options.mode);
   Progress progress("bench", static_cast<std::int64_t>(grid.size() * modes.size()));
   std::vector<Result> results;
-  std::string told;  // last printed text about the device, including the reason why auto chose it
+  std::string told;  // text about the device that was printed last, so that the same text is not printed again
   for (const GridEntry& entry : grid) {
     const Workload w = random_workload(entry, options.attention, options.mode);
     progress.note(title(entry));

@@ -1,5 +1,5 @@
 // attend ring: runs a random problem on the ranks of a ring. For each step, reports the computation time, the transfer
-// time, and the transfer time that no computation hides.
+// time, and the exposed transfer time, during which no computation runs.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -22,9 +22,9 @@ struct StepTimes {
 /// Combines the steps of all ranks. Each time of a step is the largest time of any rank.
 [[nodiscard]] std::vector<StepTimes> slowest(const std::vector<std::vector<StepTimes>>& ranks);
 
-/// Draws two bars for each rank on a common time axis of `columns` characters. In the upper bar, each character of
-/// computation is the last digit of the step's number. In the lower bar, each character of a transfer is a -. If two
-/// spans overlap, the later span is drawn.
+/// Draws two bars for each rank on a common time axis of `columns` characters. The upper bar shows computation. Its
+/// characters are the last digit of the step's number. The lower bar shows transfers as minus signs. If two spans
+/// overlap, the later span is drawn.
 [[nodiscard]] std::string timeline_text(const std::vector<std::vector<ring::Span>>& ranks, int columns);
 
 }  // namespace attend::cli
