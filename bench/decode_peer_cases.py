@@ -70,7 +70,7 @@ def chosen(patterns: str) -> list[Shape]:
 
 
 def problem(one: Shape, setting: Setting) -> Problem:
-    """Returns a problem with its sides. cuDNN supports neither pages, several rows nor different lengths, and no peer
+    """Returns a problem with its sides. cuDNN does not support pages, several rows, or different lengths. No peer
     supports 8-bit caches.
     """
     found = decode_problem.problem(one, setting)

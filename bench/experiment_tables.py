@@ -91,7 +91,7 @@ def experiments(data):
         rows = [r for r in data["rows"] if (r["experiment"], r["mode"]) == (experiment, mode)]
         lines += ["", f"{experiment}, {mode}, ms:", "", *over_problems(rows, "ms")]
         lines += ["", f"{experiment}, {mode}, TFLOP/s:", "", *over_problems(rows, "tflops"), *left_out(rows)]
-        lines += ["", f"{experiment}, {mode}, means over the configurations:", "", *means(rows)]
+        lines += ["", f"Experiment `{experiment}`, {mode}, means over the configurations:", "", *means(rows)]
         if experiment == "gpt3" and (report.DOCS / "experiments_gpt3.svg").exists():
             lines += ["", "![TFLOP/s over the sequence length](experiments_gpt3.svg)"]
     return lines

@@ -5,7 +5,7 @@
     python3 bench/h200_vs_peers.py --grid paper --dtype bf16 --compute sm80_forward,sm80_backward
 
 The grid `own` measures custom scores and masks, compared with FlexAttention and with attend's built-in options. The
-grid `corners` measures few heads, few rows, very long sequences and wide heads.
+grid `corners` measures few heads, few rows, very long sequences and large head_dim.
 
 The peers are PyTorch's cuDNN, FlashAttention-2 (fa2) and memory-efficient backends, FlexAttention for masks, and, if
 they are importable, FlashAttention-3 (fa3: flash_attn_interface) and FlashAttention-4 (fa4: flash_attn.cute of the

@@ -32,8 +32,9 @@ class Case:
     """One problem. `row` contains the first fields of its lines in the result file. `flops` is the number of forward
     operations on visible pairs.
 
-    `bytes_moved` is set if memory bandwidth bounds the problem. The speed is then reported in GB/s. `sides` are
-    functions by name that compute o from `leaves`. `comparable` is False if each side draws a different dropout mask.
+    `bytes_moved` is set if memory bandwidth bounds the problem. The speed is then reported in GB/s. `sides` maps the
+    name of a side to a function that computes o from `leaves`. `comparable` is False if each side draws a different
+    dropout mask.
     """
 
     row: dict[str, Any]

@@ -11,8 +11,8 @@ forward calls use torch's default backend. On a CPU the script measures the time
 few numbers.
 
 --serving uses one sequence, one head, head_dim 8 and a cache of one key, so almost nothing is computed. For each
-function it also times the inner call of the extension module, which reads and checks the arguments and computes. This
-time is an upper bound for the cost of the C++ code. The difference between the two times is the cost of Python and
+function it also times the call of the extension module alone. This call reads and checks the arguments, and computes.
+This time is an upper bound for the cost of the C++ code. The difference between the two times is the cost of Python and
 torch.
 """
 

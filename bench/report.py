@@ -20,7 +20,7 @@ DOCS = ROOT / "docs"
 
 
 def cpu_model() -> str:
-    """Returns the CPU's name, family, model and stepping. Virtual machines often hide the product name."""
+    """Returns a text with the CPU's name, family, model and stepping. Virtual machines often hide the product name."""
     fields = {}
     for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
         key, _, value = line.partition(":")
