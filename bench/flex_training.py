@@ -157,7 +157,7 @@ def multiplied(q, k, v, score_mod, block_mask, kernel_options):
 
 
 def train_in_turns(options):
-    """Trains both runs in turns. Returns them and the number of attend's forward passes in each."""
+    """Trains both runs in alternation. Returns them and the number of attend's forward passes in each."""
     attention = torch.compile(flex.flex_attention, backend=options.backend)
     plain, taken = _score.run_forward, {"torch": 0, "attend": 0}
     is_cpu = torch.device(options.device).type == "cpu"

@@ -221,7 +221,8 @@ def compile_all(dtype, device, modes, **sizes):
 
 
 def run(grid, dtype, options, head):
-    """Measures one grid in one dtype and writes its result file. Returns the lines with a side whose results differ."""
+    """Measures one grid in one dtype and writes its result file. Returns the lines of the result file in which the
+    results of a side differ."""
     path = options.output_dir / f"vs_peers_{grid}_{dtype}.json"
     more = {"computes": tuple(filter(None, options.compute.split(",")))} if grid == "paper" else {}
     limits = timing.Limits(options.rounds, seconds=options.max_seconds, sample_ms=options.sample_ms)
