@@ -12,8 +12,8 @@ TEXT = """\
 On an H200. Figures are for the forward pass unless stated otherwise. Problems are (B, H, S, D).
 
 1. **Tiling saves memory first.** `standard` keeps the scores, 4 B H S² bytes. Every later rung keeps only a few values for each
-   row. At (1,8,8192,64) in float32 the scores take 2 GiB and the results 16 MiB. So tiling decides which lengths fit, before it
-   makes anything faster.
+   row. At (1,8,8192,64) in float32 the scores take 2 GiB and the results 16 MiB. The first effect of
+   tiling is therefore that longer sequences fit into memory.
 2. **Less memory does not mean less time.** At ({LARGE}) in float32 `naive`, the first kernel without stored scores, takes {naive} ms
    and `standard` {standard} ms. The first tiled kernels, `fa1` ({fa1} ms) and `flash_2d` ({flash_2d} ms), gain little. Only reuse
    of registers makes a large difference. In `fa2` each thread keeps 8 x 8 scores in registers, and the kernel takes {fa2} ms.
