@@ -106,7 +106,9 @@ def same_gradient(o):
 
 
 def compare(calls, errors):
-    """Returns {side: largest relative norm of the difference from attend, over all results}. Drops sides that raise."""
+    """Returns {side: relative norm of the difference from attend}. If a call has several results, the largest norm
+    counts. Drops sides that raise.
+    """
     results, found = {}, {}
     for name in list(calls):
         try:

@@ -40,8 +40,8 @@ def lower_quartile(seconds):
 
 
 def measure(functions, call, repeats):
-    """Returns the seconds of the calls of each function. The functions take turns, and alternate in which runs
-    first.
+    """Returns the seconds of the calls of each function. The functions take turns, and each round starts with another
+    function.
     """
     for function in functions:
         if (message := function(ctypes.byref(call))) is not None:

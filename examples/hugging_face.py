@@ -107,7 +107,7 @@ def check_generation(title, models, ids, mask, count):
         )  # fmt: skip
     logits = {name: torch.stack(result.logits, 1) for name, result in results.items()}
     truths = {name: uncached_logits(models["truth"], result.sequences, mask, count) for name, result in results.items()}
-    # Each model is checked on the tokens that it generated, because two models can choose different tokens if the
+    # Each model is checked on the tokens that it generated, because two models can generate different tokens if two
     # logits are nearly equal.
     same = torch.equal(results["attend"].sequences, results["baseline"].sequences)
     print(f"{title}: {results['attend'].sequences[0, ids.shape[1] :].tolist()} "
