@@ -41,22 +41,30 @@ struct CheckReport {
 
 /// Computes the float64 reference from the inputs of `w` and compares the results of `w` with it.
 ///
-/// The tolerance of max_abs depends on a type: that of Q, or that of the result if it has fewer bits. M is the largest
-/// finite |reference|.
+/// The tolerance of max_abs uses these numbers:
 ///
-///   f64       1e-12 max(1, M)
-///   f32       O and logsumexp 1e-5 max(1, M), gradients 1e-4 M; at least 2 E; plus N for gradients
-///   f16, bf16 2 E + (1e-5 + u) M; plus N for gradients; M, E and N are those of each 64 rows of a head
-/// E is the error of the standard algorithm in the same type. N is the possible effect of rounding on a gradient whose
-/// terms cancel. standard.hpp describes both. u is half a unit in the last place of the result's type, 2^-11 or 2^-8.
-/// In the term with u, M is at least the smallest normal number of the type. N, and E for f32, are computed only if the
-/// other terms are not enough.
+/// - M is the largest finite |reference|.
+/// - E is the error of the standard algorithm in the same type (standard.hpp).
+/// - N is the noise of O or of a gradient in a group of 64 rows. Noise is the largest error that rounding can cause
+///   (standard.hpp).
+/// - u is half a unit in the last place of the result's type: 2^-11 for f16 and 2^-8 for bf16.
 ///
-/// The maximum error of 16-bit results can hide a slightly wrong factor, but the mean over all entries cannot. If a
-/// 16-bit result has at least 64 rows and 512 entries, it must therefore also satisfy
+/// The formula depends on the type of Q, or on the type of the result if it has fewer bits.
 ///
-///   sqrt(mse) <= 2 sqrt(E's mse) + u / 2 sqrt(mean of reference^2)
-/// For gradients, the right side also contains sqrt(mean of N^2), where N excludes the rounding of O.
+/// - For f64, the tolerance is 1e-12 max(1, M).
+/// - For f32, the tolerance of O and logsumexp is 1e-5 max(1, M), and that of gradients is 1e-4 M. If the error is
+///   larger, the tolerance is at least 2 E. If the error is still larger, N is added for O and for gradients.
+/// - For f16 and bf16, each group of 64 rows of a head has separate numbers M, E and N. The tolerance is
+///   2 E + (1e-5 + u) M. If the error of a gradient is larger, N is added. In the term u M, M is at least the
+///   smallest normal number of the type.
+///
+/// The mean squared error (mse) of 16-bit results is checked too. If all elements have a slightly wrong factor, the
+/// maximum error can be within its tolerance, but the mean error is not. If a 16-bit result has at least 64 rows and
+/// 512 elements, it must satisfy
+///
+///   sqrt(mse) <= 2 sqrt(mse of the standard algorithm) + u / 2 sqrt(mean of reference^2)
+///
+/// For gradients, sqrt(mean of N^2) is added to the right side. This N does not include the rounding of O.
 [[nodiscard]] CheckReport check(const Workload& w, Mode mode);
 
 }  // namespace attend::cli
