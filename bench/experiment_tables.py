@@ -69,17 +69,15 @@ def means(rows):
 
 
 def left_out(rows):
-    """Returns one line that lists the implementations that were not timed on some problems, with the number of these
-    problems.
-    """
+    """Returns a list of the implementations that were not timed on some problems, with the number of these problems."""
     names = {}
     for r in rows:
         if r["ms"] is None:
             names.setdefault(r["implementation"], []).append(r["remark"])
     if not names:
         return []
-    text = "; ".join(f"`{name}` {len(why)} times (last reason: {why[-1]})" for name, why in names.items())
-    return ["", f"Left out: {text}."]
+    lines = [f"- `{name}`: {len(why)}. {why[-1]}" for name, why in names.items()]
+    return ["", "Number of problems that were left out, with the reason for the last one:", "", *lines]
 
 
 def experiments(data):

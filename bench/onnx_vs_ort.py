@@ -3,8 +3,8 @@
 
     .venv/bin/python bench/onnx_vs_ort.py [--seconds S] [--dtype f32,f16] [--case NAME] [--output FILE]
 
-Prints a table and writes a JSON file with the milliseconds of forward (median and quartiles), and their ratio to
-attend's.
+Prints a table and writes a JSON file with the time of forward in milliseconds (median and quartiles), and the ratio of
+each side's time to attend's time.
 
 The comparison is fair for these reasons:
   * One process has two sessions of the same one-node model. In one session, attend's library is registered. Both
