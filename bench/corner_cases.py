@@ -1,4 +1,4 @@
-"""Problems with unusual sizes for bench/h200_vs_peers.py: few heads, few rows, very long sequences, and large head_dim."""
+"""Problems with unusual sizes for bench/h200_vs_peers.py: few heads, few rows, very long sequences, large head_dim."""
 
 from collections.abc import Iterator
 from typing import Any
