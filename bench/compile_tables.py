@@ -10,7 +10,7 @@ import report
 FILE = report.ROOT / "results" / "h200" / "compile.json"
 PARTS = ("kernels/common", "kernels/ladder", "kernels/simt")
 ARCH = "sm_90a"
-SHOWN = ("standard", "fa2", "simt", "mma_qreg_async", "wgmma_specialized")  # one kernel of every family
+SHOWN = ("standard", "fa2", "simt", "mma_qreg_async", "wgmma_specialized")  # one kernel of every kernel family
 
 
 def markdown():

@@ -12,15 +12,15 @@ TEXT = """\
 On an H200. Figures are for the forward pass unless stated otherwise. Problems are (B, H, S, D).
 
 1. **Tiling saves memory first.** `standard` keeps the scores, 4 B H S² bytes. Every later rung keeps only a few values for each
-   row. At (1,8,8192,64) in float32 the scores take 2 GiB and the results 16 MiB. So tiling decides which lengths fit, before it
-   makes anything faster.
+   row. At (1,8,8192,64) in float32 the scores take 2 GiB and the results 16 MiB. The first effect of
+   tiling is therefore that longer sequences fit into memory.
 2. **Less memory does not mean less time.** At ({LARGE}) in float32 `naive`, the first kernel without stored scores, takes {naive} ms
-   and `standard` {standard} ms. The first tiled kernels, `fa1` ({fa1} ms) and `flash_2d` ({flash_2d} ms), gain little. Reuse makes
-   the difference: `fa2` keeps 8 x 8 scores of a thread in registers and takes {fa2} ms.
+   and `standard` {standard} ms. The first tiled kernels, `fa1` ({fa1} ms) and `flash_2d` ({flash_2d} ms), gain little. Only reuse
+   of registers makes a large difference. In `fa2` each thread keeps 8 x 8 scores in registers, and the kernel takes {fa2} ms.
 3. **The division into blocks matters as much.** `flash_2d` has one block for each head. `fa2_naive` computes the same products with
    one block for each tile of rows and takes {fa2_naive} ms. With few heads, one block for each head would leave most of the GPU
    idle. This is the first point of the FlashAttention-2 paper.
-4. **Tensor cores are only as fast as their operands arrive.** In bfloat16 at ({HALF}) `mma` takes {mma} ms. Without bank conflicts
+4. **Operands limit the tensor cores.** In bfloat16 at ({HALF}) `mma` takes {mma} ms. Without bank conflicts
    (`mma_swizzle`) this becomes {mma_swizzle} ms, with copies in the background (`mma_qreg_async`) {mma_qreg_async} ms, and with
    Hopper's warpgroups and a warp that only loads (`wgmma_specialized`) {wgmma_specialized} ms. The production kernel, `sm90_forward`,
    takes {sm90_forward} ms. That is {best} TFLOP/s, compared with {product} of a large matrix product.

@@ -1,6 +1,4 @@
-"""The problems with unusual sizes of bench/h200_vs_peers.py: few heads, few rows, very long sequences, and wide
-heads.
-"""
+"""Problems with unusual sizes for bench/h200_vs_peers.py: few heads, few rows, very long sequences, large head_dim."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -25,7 +23,7 @@ SHAPES: tuple[Shape, ...] = (
     (1, 1, 1, 524288, 524288, 128, True),
     (1, 8, 8, 1048576, 1048576, 128, True),
 )
-MOST_FOR_BACKWARD = 1 << 17  # most tokens for which backward is measured; with more, a peer would take minutes
+MOST_FOR_BACKWARD = 1 << 17  # largest number of tokens for backward; with more tokens, a peer would need minutes
 
 
 def corners(dtype: str, device: str, shapes: tuple[Shape, ...] = SHAPES) -> Iterator[Case]:

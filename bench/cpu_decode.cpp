@@ -1,14 +1,15 @@
-// Measures decode on the CPU against the speed of memory: the time of a threaded read of the same bytes of keys and
-// values over the time of decode, 1 where decode waits for memory alone.
+// Compares the time of decode on the CPU with the time in which threads read the same bytes of keys and values. The
+// ratio, read time / decode time, is 1 if only memory bandwidth limits decode.
 //
 //   cpu_decode [--mib 256] [--seqlen 8192] [--heads 8] [--rounds 15] [--threads 2] [--dtypes f32,bf16,...]
 //              [--json FILE] [--before LIBATTEND.SO]
 //
-// head_dim is 128, `heads` are those of the cache, and there are as many sequences as fill `mib`. Each dtype has a
-// contiguous cache and one of shuffled pages of 16 keys, groups of 1, 2, 4 and 8 query heads a head of the cache, and
-// one query row a sequence. A round calls everything once, in turns; medians of the rounds count. The read is the best
-// of several: whole shares or pieces for the threads, with and without prefetches. --before: the shared library of
-// another build, whose decode takes part in the rounds.
+// --heads sets the number of key heads. The number of sequences is chosen so that keys and values occupy about --mib
+// MiB. head_dim is 128, and each sequence has one query row. Each dtype is measured with a contiguous cache and with a
+// cache of shuffled pages of 16 keys. Each cache is read with 1, 2, 4 and 8 query heads per key head. The calls take
+// turns: each round makes every call. The program reports medians over the rounds. The read is measured with large and
+// small blocks per thread, with and without prefetches, and the fastest variant is used. --before names the shared
+// library of another build, whose decode is measured in the same rounds.
 #include <dlfcn.h>
 #include <immintrin.h>
 
@@ -86,7 +87,7 @@ bool is_one_of(std::string_view list, std::string_view name) {
   return ("," + std::string(list) + ",").find("," + std::string(name) + ",") != std::string::npos;
 }
 
-/// Memory aligned as a framework's tensors are.
+/// Memory with the alignment of a framework's tensors.
 class Bytes {
  public:
   explicit Bytes(std::size_t size) : data_(static_cast<char*>(std::aligned_alloc(4096, (size + 4095) / 4096 * 4096))) {
@@ -120,7 +121,7 @@ void store(float x, DType dtype, char* at) {
   std::memcpy(at, &element, 2);
 }
 
-/// Normal random numbers: some, then copies of them.
+/// Fills memory with normally distributed random numbers. After the first few numbers, copies of them are repeated.
 void fill_random(char* to, std::int64_t elements, DType dtype, unsigned seed) {
   std::mt19937_64 generator(seed);
   std::normal_distribution<float> normal;
@@ -132,7 +133,8 @@ void fill_random(char* to, std::int64_t elements, DType dtype, unsigned seed) {
   }
 }
 
-/// The sum of the memory's words: loads of 32 bytes, of four places at a time. `ahead`: bytes, 0 for no prefetch.
+/// Returns the sum of all 64-bit words in `bytes` bytes of memory. The loop reads four streams at once, with loads of
+/// 32 bytes. If `ahead` is not 0, it prefetches data `ahead` bytes before they are read.
 __attribute__((target("avx2"))) std::int64_t sum(const char* begin, std::int64_t bytes, std::int64_t ahead) {
   const std::int64_t quarter = bytes / 4 / 64 * 64;
   __m256i sums[8] = {};
@@ -152,9 +154,9 @@ __attribute__((target("avx2"))) std::int64_t sum(const char* begin, std::int64_t
   return lanes[0] + lanes[1] + lanes[2] + lanes[3];
 }
 
-std::int64_t volatile g_sum;  // so that no read is left out
+std::int64_t volatile g_sum;  // a result that is used, so that the compiler cannot remove the reads
 
-/// Reads both halves, in pieces that go to the first thread that is free.
+/// Reads `bytes` bytes of k and of v on `threads` threads. Each free thread takes the next block of `piece` bytes.
 void read(const char* k, const char* v, std::int64_t bytes, std::int64_t piece, std::int64_t ahead, int threads) {
   const std::int64_t pieces = (bytes + piece - 1) / piece;
   std::vector<std::int64_t> sums(static_cast<std::size_t>(2 * pieces));
@@ -180,7 +182,7 @@ Decode decode_of(const std::string& library) {
   return reinterpret_cast<Decode>(symbol);
 }
 
-/// A cache, and calls of decode that read it.
+/// A KV cache of one dtype and layout, with the calls of decode that read it.
 struct Case {
   Case(const Options& options, const Type& type, bool pages)
       : of(type),
@@ -231,13 +233,13 @@ double median(std::vector<double> seconds) {
   return seconds[seconds.size() / 2];
 }
 
-/// Medians of the seconds of each function. Short ones run several times a round.
+/// Returns the median time in seconds of each function. A round calls a short function several times.
 std::vector<double> measure(const std::vector<std::function<void()>>& functions, std::int64_t rounds) {
   using Clock = std::chrono::steady_clock;
-  constexpr double kShortest = 2e-3;  // seconds of a measurement
+  constexpr double kShortest = 2e-3;  // shortest measurement, in seconds
   std::vector<std::vector<double>> times(functions.size());
   std::vector<int> calls(functions.size(), 1);
-  for (std::int64_t round = -2; round < rounds; ++round) {  // two to warm up
+  for (std::int64_t round = -2; round < rounds; ++round) {  // the first two rounds warm up
     for (std::size_t n = 0; n < functions.size(); ++n) {
       const Clock::time_point begin = Clock::now();
       for (int call = 0; call < calls[n]; ++call) functions[n]();
@@ -251,7 +253,7 @@ std::vector<double> measure(const std::vector<std::function<void()>>& functions,
   return medians;
 }
 
-/// Prints lines of the table; returns them as JSON.
+/// Measures one cache, prints its lines of the table, and returns them as JSON.
 std::string measure_case(const Options& options, const Type& type, bool is_paged, Decode before) {
   Case data(options, type, is_paged);
   std::vector<std::function<void()>> functions;

@@ -4,8 +4,8 @@
     python3 bench/cpu_memory.py [--lengths 1024,2048,...]
 
 Runs build/release/bench/peak_memory once for each length. Each run is a separate process, because the peak of a process
-never decreases. The script prints the slope between neighbouring lengths, which is the number of bytes of peak memory
-for each additional row of the sequence. If a score matrix were stored, the slope would double from line to line. Writes
+never decreases. For each length, the script divides the increase of peak memory since the previous length by the number
+of added rows. If a score matrix were stored, the result would double from line to line. The script writes
 results/cpu/memory.json and the table of docs/benchmarks_cpu.md. Needs only Python and CMake.
 """
 
@@ -27,8 +27,8 @@ def peak(seqlen: int) -> dict:
 
 
 def add_slopes(rows) -> None:
-    """Sets row["bytes_per_row"]: the growth of the peak from the previous length to this one, divided by the number of
-    additional rows.
+    """Sets row["bytes_per_row"]: the increase of peak memory from the previous length to this one, divided by the
+    number of additional rows.
     """
     for before, row in itertools.pairwise(rows):
         row["bytes_per_row"] = round(
@@ -41,8 +41,8 @@ def markdown() -> str:
     lines = [
         "![peak memory](cpu_memory.svg)",
         "",
-        "| S | tensors, MiB | peak, MiB | scratch of both calls, MiB | growth, bytes per row | one score matrix for each "
-        "head, MiB |",
+        "| S | tensors, MiB | peak, MiB | scratch of both calls, MiB | peak added per row, bytes | one "
+        "score matrix for each head, MiB |",
         "|---|---|---|---|---|---|",
     ]
     lines += [
@@ -87,8 +87,8 @@ def main() -> None:
     report.write_json(FILE, data)
     for section in sections():
         section.write()
-    # The type of scratch memory depends on the length, so the slope varies. If a score matrix were stored, the slope
-    # would double.
+    # The scratch memory per row depends on the length, so the slope varies. If a score
+    # matrix were stored, the slope would double.
     slopes = [r["bytes_per_row"] for r in rows if "bytes_per_row" in r]
     if len(slopes) > 2 and slopes[-1] > 1.1 * max(slopes[:-1]):
         raise SystemExit(f"peak memory does not grow linearly: {slopes} bytes per row")

@@ -1,5 +1,6 @@
-// Micro-benchmarks of the `cpu` backend on one thread: the products of a tile, and whole forward and backward tasks.
-// The counter `GFLOP/s` is to be read against the FMA peak of one thread, which is printed first (see fma_peak.cpp).
+// Micro-benchmarks of the `cpu` backend on one thread. They time the matrix products of one tile, and complete forward
+// and backward tasks. Compare the counter `GFLOP/s` with the FMA peak of one thread (fma_peak.cpp), which the program
+// prints first.
 //
 //   build/release/bench/cpu_microkernels [--benchmark_filter=...]
 #include <benchmark/benchmark.h>
@@ -24,7 +25,7 @@ using attend::cpu::kBlockN;
 using attend::cpu::kForwardBlockM;
 using attend::cpu::kPanel;
 
-/// Normal random floats, 64-byte aligned as a framework's tensors are.
+/// Normally distributed random floats. Their memory is aligned to 64 bytes, like a framework's tensors.
 class Floats {
  public:
   explicit Floats(std::int64_t size) : data_(hwy::AllocateAligned<float>(static_cast<std::size_t>(size))) {
@@ -50,7 +51,7 @@ void run_gemm(benchmark::State& state, const GemmArgs& args) {
   report_flops(state, 2.0 * static_cast<double>(args.m * args.n * args.k));
 }
 
-/// S^T = K Q^T of one panel.
+/// Times S^T = K Q^T for one panel of query rows.
 void score_product(benchmark::State& state) {
   const std::int64_t head_dim = state.range(0);
   Floats k(kBlockN * head_dim), q(head_dim * kPanel), s(kBlockN * kPanel);
@@ -64,7 +65,7 @@ void score_product(benchmark::State& state) {
 }
 BENCHMARK(score_product)->Arg(64)->Arg(128)->Arg(256);
 
-/// O = diag(r) O + P V of one panel.
+/// Times O = diag(r) O + P V for one panel of query rows. r contains the factor that rescales each row of O.
 void value_product(benchmark::State& state) {
   const std::int64_t head_dim = state.range(0);
   Floats p(kBlockN * kPanel), v(kBlockN * head_dim), o(kPanel * head_dim);
@@ -81,7 +82,7 @@ void value_product(benchmark::State& state) {
 }
 BENCHMARK(value_product)->Arg(64)->Arg(128)->Arg(256);
 
-/// dV += P^T dO of one backward tile. The sums grow without bound, which costs nothing.
+/// Times dV += P^T dO for one backward tile. The sums grow without bound, which does not affect the time.
 void key_gradient_product(benchmark::State& state) {
   const std::int64_t head_dim = state.range(0);
   Floats p(kBlockN * kBackwardScoreStride), dout(attend::cpu::kBackwardBlockM * head_dim), dv(kBlockN * head_dim);
@@ -116,7 +117,7 @@ struct Head {
   Tensor lse_view() { return Tensor::bhsd(lse.data(), DType::kF32, {1, 1, shape[2], 1}); }
 };
 
-/// One forward task: 256 query rows against 2048 keys.
+/// Times one forward task: 256 query rows and 2048 keys.
 void forward_task(benchmark::State& state) {
   constexpr std::int64_t kKeys = 2048;
   Head head(kKeys, state.range(0));
@@ -133,7 +134,7 @@ void forward_task(benchmark::State& state) {
 }
 BENCHMARK(forward_task)->Arg(64)->Arg(128)->Arg(256);
 
-/// One backward task: dq, dk and dv of a head of 1024 rows and keys.
+/// Times one backward task, which computes dq, dk and dv of one head with 1024 query rows and 1024 keys.
 void backward_task(benchmark::State& state) {
   constexpr std::int64_t kLength = 1024;
   Head head(kLength, state.range(0));
@@ -157,7 +158,7 @@ BENCHMARK(backward_task)->Arg(64)->Arg(128)->Arg(256);
 int main(int argc, char** argv) {
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
-  // fma_peak lies beside this program and speaks JSON on one line.
+  // The program fma_peak is in the folder of this program, and prints one line of JSON.
   const std::string here = argv[0];
   const std::string peak = here.substr(0, here.rfind('/') + 1) + "fma_peak 1";
   std::fprintf(stderr, "FMA peak of one thread: ");

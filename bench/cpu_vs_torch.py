@@ -8,8 +8,8 @@ Writes results/cpu/cpu_vs_torch.json, the tables of docs/benchmarks_cpu.md and t
 The comparison is fair for these reasons:
   * Both sides run in one process. Each case has new random normal data. Both sides read the same dense
     (batch, heads, seqlen, head_dim) buffers and allocate their outputs from torch's allocator inside the timed call.
-  * Repeats alternate between the sides, and so does the side that starts. If the machine is slow for a second, both
-    sides are affected. The script reports the median and the quartiles.
+  * The sides take turns, and each round starts with the other side. If the machine is slow for a second, both sides are
+    affected. The script reports the median and the quartiles.
   * torch forward runs under no_grad. torch backward is autograd.grad on a graph built before the clock starts. attend's
     backward uses the o and lse of a forward that is not timed.
   * Results are compared with float64 before anything is timed. The error of attend may be at most twice the error of

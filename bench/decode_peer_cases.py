@@ -26,8 +26,8 @@ def uniform_lengths() -> tuple[int, ...]:
 
 
 def sets() -> dict[str, list[Shape]]:
-    """Returns named sets of problems. After each ragged problem, whose lengths differ, follows a uniform one with the
-    same number of keys.
+    """Returns named sets of problems. Each ragged problem, in which sequences have different lengths, is followed by a
+    problem with the same number of keys and equal lengths.
     """
     drawn = uniform_lengths()
     large = {"batch": 16, "seqlen": 8192}
@@ -54,8 +54,8 @@ def sets() -> dict[str, list[Shape]]:
 
 
 def chosen(patterns: str) -> list[Shape]:
-    """Returns the problems that a comma-separated list of set names and problem names selects, each once. Problem names
-    may have wildcards.
+    """Returns the problems that a comma-separated list of set names and problem names selects, without duplicates.
+    Problem names may have wildcards.
     """
     known = sets()
     everything = [one for group in known.values() for one in group]
@@ -70,7 +70,7 @@ def chosen(patterns: str) -> list[Shape]:
 
 
 def problem(one: Shape, setting: Setting) -> Problem:
-    """Returns a problem with its sides. cuDNN supports neither pages, several rows nor different lengths, and no peer
+    """Returns a problem with its sides. cuDNN does not support pages, several rows, or different lengths. No peer
     supports 8-bit caches.
     """
     found = decode_problem.problem(one, setting)

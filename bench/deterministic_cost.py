@@ -5,7 +5,7 @@ additions.
     python3 bench/deterministic_cost.py --output results/h200/deterministic_bf16.json
 
 The sizes are those of the FlashAttention papers: 16384 tokens and 2048 channels for every length and head_dim. The two
-modes take turns in one process. CUDA events time samples of three milliseconds while the GPU is busy, and the result is
+modes alternate in one process. CUDA events time samples of three milliseconds while the GPU is busy, and the result is
 the median of nine samples. First the script checks that the gradients of two deterministic calls have the same bits.
 The exit status is 1 if they differ.
 """

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Rewrites every section of README.md and docs/ that is generated from results/*.json. It measures nothing and takes a
-second.
+"""Rewrites every section of README.md and docs/ that is generated from results/*.json. The script measures nothing and
+needs about a second.
 
     python3 bench/documents.py             after a measurement, or when the code of kernels/ or src/cpu has changed
     python3 bench/documents.py --check     changes nothing; prints what is out of date and exits with 1

@@ -23,7 +23,7 @@ COOKBOOK = ROOT / "tests" / "mask" / "mask_cookbook.cpp"
 PICTURE = "custom_masks.svg"
 TOKENS, COLUMNS, GAP, HEAD, FOOT = 192, 4, 40, 62, 26
 SIZES = {"Causal, aligned at the end": (128, TOKENS)}  # (rows, keys); all other masks have TOKENS rows and keys
-HEADS, SHOWN_HEAD = 4, 1  # the number of heads of a mask that depends on h, and the drawn head
+HEADS, SHOWN_HEAD = 4, 1  # the number of heads, for masks that depend on h, and the head whose mask is drawn
 SEEN = b"\x00\x72\xb2"
 TEXT_COLUMNS = 38
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Makes the tables of docs/experiments.md from results/*/experiments/*.json. bench/documents.py writes them.
+"""Makes the tables of docs/experiments.md from results/*/experiments/*.json. bench/documents.py writes the tables into
+the page.
 
 If a file is missing for a machine, the section says that nothing was measured.
 """
@@ -68,17 +69,15 @@ def means(rows):
 
 
 def left_out(rows):
-    """Returns one line that lists the implementations that were not timed on some problems, with the number of these
-    problems.
-    """
+    """Returns a list of the implementations that were not timed on some problems, with the number of these problems."""
     names = {}
     for r in rows:
         if r["ms"] is None:
             names.setdefault(r["implementation"], []).append(r["remark"])
     if not names:
         return []
-    text = "; ".join(f"`{name}` {len(why)} times (last reason: {why[-1]})" for name, why in names.items())
-    return ["", f"Left out: {text}."]
+    lines = [f"- `{name}`: {len(why)}. {why[-1]}" for name, why in names.items()]
+    return ["", "Number of problems that were left out, with the reason for the last one:", "", *lines]
 
 
 def experiments(data):
@@ -88,9 +87,10 @@ def experiments(data):
     lines += ["", f"{checked - failed} of {checked} checks against float64 passed, tolerance {data['tolerance']:g}."]
     for experiment, mode in dict.fromkeys((r["experiment"], r["mode"]) for r in data["rows"]):
         rows = [r for r in data["rows"] if (r["experiment"], r["mode"]) == (experiment, mode)]
-        lines += ["", f"{experiment}, {mode}, ms:", "", *over_problems(rows, "ms")]
-        lines += ["", f"{experiment}, {mode}, TFLOP/s:", "", *over_problems(rows, "tflops"), *left_out(rows)]
-        lines += ["", f"{experiment}, {mode}, means over the configurations:", "", *means(rows)]
+        lines += ["", f"Experiment `{experiment}`, {mode}, times in ms:", "", *over_problems(rows, "ms")]
+        lines += ["", f"Experiment `{experiment}`, {mode}, TFLOP/s:", "", *over_problems(rows, "tflops")]
+        lines += left_out(rows)
+        lines += ["", f"Experiment `{experiment}`, {mode}, means over the configurations:", "", *means(rows)]
         if experiment == "gpt3" and (report.DOCS / "experiments_gpt3.svg").exists():
             lines += ["", "![TFLOP/s over the sequence length](experiments_gpt3.svg)"]
     return lines

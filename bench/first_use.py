@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Times the first use of a score function on this machine's GPU: with compilation, with kernels from the disk cache,
-and with other values.
+"""Times the first use of a score function on this machine's GPU. Measures a call that compiles kernels, a call that
+finds them in the disk cache, and a call with other values.
 
     python3 bench/first_use.py --output results/h200/first_use.json
 
 Each line of results is measured in a separate process with an empty cache folder. It contains the time of forward and
 backward of one problem with a score or mask, until the GPU is done, and the number of compiled kernels. `again` is the
-time of the same call in a new process, which finds the kernels on disk. `other` is a call with other lengths and
-captured values in the process of `again`. The start of CUDA and torch is not measured, because a call without a score
-runs first.
+time of the same call in a new process, which finds the kernels on disk. `other` is the time of a call with other
+lengths and captured values, in the same process as `again`. The start of CUDA and torch is not measured, because a call
+without a score runs first.
 """
 
 import argparse

@@ -4,13 +4,14 @@
     python3 bench/flex_training.py --output results/h200/flex_training_bf16.json
 
 A language model of a few layers reads packed documents of an artificial language. Each token depends on the token
-before it. Its attention is `flex_attention`, with a learned bias by distance and head as the score function and causal
-documents as the block mask. Both runs start with the same weights and see the same batches, in bfloat16 by autocast,
-with AdamW. The two runs alternate. Each takes several steps at a time, after a warm-up, and the time of a step is the
-median. torch's flex_attention has no backward pass on CPUs. On a CPU the first run therefore multiplies score matrices,
-which is only useful to test this program. If the bias has a gradient, torch's backward kernel with its default number
-of stages needs more shared memory than an H200 has. --bwd-stages sets another number. The exit status is 1 if the
-losses of the last steps differ by more than a hundredth, or if attend computed nothing.
+before it. Its attention is `flex_attention`. The score function adds a learned bias that depends on distance and head.
+The block mask is causal within each document. Both runs start with the same weights and see the same batches, in
+bfloat16 by autocast, with AdamW. The two runs alternate. Each run executes several steps at a time, after a warm-up.
+The reported time is the median over the steps. torch's flex_attention has no backward pass on CPUs. On a CPU the first
+run therefore computes full score matrices. This is only useful for a test of this program. With the default number of
+stages, torch's backward kernel for a learned bias needs more shared memory than an H200 has. --bwd-stages sets another
+number of stages. The exit status is 1 if the losses of the last steps differ by more than a hundredth, or if attend
+computed nothing.
 """
 
 import argparse
@@ -156,7 +157,7 @@ def multiplied(q, k, v, score_mod, block_mask, kernel_options):
 
 
 def train_in_turns(options):
-    """Trains both runs in turns. Returns them and the number of attend's forward passes in each."""
+    """Trains both runs in alternation. Returns them and the number of attend's forward passes in each."""
     attention = torch.compile(flex.flex_attention, backend=options.backend)
     plain, taken = _score.run_forward, {"torch": 0, "attend": 0}
     is_cpu = torch.device(options.device).type == "cpu"

@@ -1,8 +1,9 @@
-// Measures the float32 fused multiply-add peak of this machine: what a kernel's speed is a share of.
+// Measures the peak rate of float32 fused multiply-adds on this machine. Benchmarks divide the speed of a kernel by it.
 //
-//   fma_peak [threads ...]        one line of JSON; without arguments 1 thread and all of the machine's
+//   fma_peak [threads ...]
 //
-// How: src/probe/cpu_peak.hpp.
+// Each argument is a number of threads. Without arguments, the program measures one thread and all threads of the
+// machine. It prints one line of JSON. src/probe/cpu_peak.hpp describes the measurement.
 #include <cstdio>
 #include <cstdlib>
 #include <thread>

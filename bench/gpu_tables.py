@@ -95,7 +95,7 @@ def beside_peers():
 
 
 def one_row_of_decode():
-    """Returns the README's lines on attend.decode with one query row over at least KEYS_OF_LARGE keys in all."""
+    """Returns the README's lines on attend.decode with one query row and at least KEYS_OF_LARGE keys in total."""
     data = json.loads(DECODE.read_text())
     cells = []
     for row in data["rows"]:
@@ -157,7 +157,7 @@ MADE_MASKS, FLEX_TRAINING = RESULTS / "made_masks.json", RESULTS / "flex_trainin
 
 
 def made_masks():
-    """Returns the table for docs/custom_scores.md of the times in which a GPU and the CPU make block masks."""
+    """Returns the table of docs/custom_scores.md with the times in which a GPU and the CPU make block masks."""
     data = json.loads(MADE_MASKS.read_text())
     lines = [f"Medians of {data['runs']} runs on one {data['device']}, in microseconds. *GPU*: from the first operation on the GPU to the last "
              "copy. *call*: the time that the caller waits. *CPU*: the same mask made on the CPU.", "",

@@ -69,7 +69,8 @@ def make_sets(case):
 
 
 class Sides:
-    """The forward and backward calls of both sides, as functions of the index of a set of inputs."""
+    """The forward and backward calls of both sides. Each call is a function whose argument is the index of a set of
+    inputs."""
 
     def __init__(self, case, attend, sdp):
         self.case, self.attend, self.sdp = case, attend, sdp

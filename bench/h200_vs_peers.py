@@ -5,7 +5,7 @@
     python3 bench/h200_vs_peers.py --grid paper --dtype bf16 --compute sm80_forward,sm80_backward
 
 The grid `own` measures custom scores and masks, compared with FlexAttention and with attend's built-in options. The
-grid `corners` measures few heads, few rows, very long sequences and wide heads.
+grid `corners` measures few heads, few rows, very long sequences and large head_dim.
 
 The peers are PyTorch's cuDNN, FlashAttention-2 (fa2) and memory-efficient backends, FlexAttention for masks, and, if
 they are importable, FlashAttention-3 (fa3: flash_attn_interface) and FlashAttention-4 (fa4: flash_attn.cute of the
@@ -15,8 +15,8 @@ The comparison is fair for these reasons:
   * All sides read the same tensors of random normal numbers, and their results are compared before anything is timed.
   * Samples of the sides alternate, and the order of the sides changes from round to round. A sample is a series of
   calls that fills four milliseconds,
-    timed by CUDA events. The GPU is kept busy while the first call is launched, so Python's time is measured only if it
-    exceeds the time of the kernels. The script reports the median.
+    timed by CUDA events. Other work keeps the GPU busy while Python launches the first call. Python's time therefore
+    counts only if it exceeds the time of the kernels. The script reports the median.
   * Forward runs without autograd. Backward is autograd.grad of a graph built before the clock starts.
 
 Forward has 4 D operations for each visible pair of a row and a key, where D is head_dim. Backward has 2.5 times that
@@ -66,7 +66,7 @@ def calls_of(case, mode, errors):
     for name, side in case.sides.items():
         try:
             found[name] = forward_call(side, case) if mode == "fwd" else backward_call(side, case)
-        except Exception as error:  # noqa: BLE001 - whatever a peer raises is its answer
+        except Exception as error:  # noqa: BLE001 - any exception of a peer is recorded as its result
             errors[name] = first_line(error)
     for name in case.computes:
         has_mode = ("backward" in name) == (mode == "bwd")
@@ -106,7 +106,9 @@ def same_gradient(o):
 
 
 def compare(calls, errors):
-    """Returns {side: largest relative norm of the difference from attend, over all results}. Drops sides that raise."""
+    """Returns {side: relative norm of the difference from attend}. If a call has several results, the largest norm
+    counts. Drops sides that raise.
+    """
     results, found = {}, {}
     for name in list(calls):
         try:
@@ -212,7 +214,7 @@ def compile_all(dtype, device, modes, **sizes):
 
     def prepare(call):
         *shape, causal, backward = call
-        with contextlib.suppress(attend.Error):  # the measurement meets and records the same error
+        with contextlib.suppress(attend.Error):  # the measurement raises the same error again and records it
             attend.prepare(*shape, dtype=dtype, layout="bshd", causal=causal, backward=backward, device=device)
 
     calls = [(*shape, mode == "bwd") for shape in peer_cases.paper_shapes(**sizes) for mode in modes]
@@ -221,7 +223,8 @@ def compile_all(dtype, device, modes, **sizes):
 
 
 def run(grid, dtype, options, head):
-    """Measures one grid in one dtype and writes its result file. Returns the lines with a side whose results differ."""
+    """Measures one grid in one dtype and writes its result file. Returns the lines of the result file in which the
+    results of a side differ."""
     path = options.output_dir / f"vs_peers_{grid}_{dtype}.json"
     more = {"computes": tuple(filter(None, options.compute.split(",")))} if grid == "paper" else {}
     limits = timing.Limits(options.rounds, seconds=options.max_seconds, sample_ms=options.sample_ms)

@@ -4,13 +4,13 @@
     .venv/bin/python bench/jax_vs_xla.py [--seconds S] [--dtype f32,bf16] [--sides xla,cudnn] [--shape B,S,H,D]
                                          [--output FILE]
 
-Prints a table, and writes a JSON file after each line of it. They contain the milliseconds (median and quartiles) of
-forward, and of forward with the three gradients, and the ratios to attend's times.
+Prints a table, and writes a JSON file after each line of it. Each line has the time of forward, or of forward with the
+three gradients, in milliseconds (median and quartiles). It also has the ratio of each side's time to attend's time.
 
 The comparison is fair for these reasons:
   * Each side is one jitted function in one process, with the same arrays in JAX's layout (batch, seqlen, heads,
     head_dim). The clock stops when the results have arrived. Compilation and the call after it are not timed.
-  * Repeats alternate between the sides, and so does the side that starts.
+  * The sides take turns, and each round starts with the other side.
   * Before anything is timed, o and the gradients are compared with XLA's float32 results. The script fails if they
     differ by more than 2e-3 of the largest magnitude in float32, or 3e-2 with 16 bits.
   * On a CPU each side has a pool of threads. Idle threads spin for some milliseconds on the cores that the other side
@@ -104,7 +104,7 @@ def measure(shape, dtype, causal, mode, seconds, sides):
         try:
             results[name] = jax.block_until_ready(run(*tensors))
             programs[name] = run
-        except Exception as error:  # cuDNN refuses problems with several types of exceptions
+        except Exception as error:  # cuDNN's exceptions have several types
             if name == "attend":
                 raise
             left_out[name] = str(error).splitlines()[0][:200]

@@ -1,12 +1,14 @@
-// Times block masks that are made on a GPU.
+// Measures the time in which a GPU makes block masks.
 //
 //   made_masks [--runs 21] [--lengths 8192,131072] [--json FILE]
 //
-// gpu_us: from the first operation on the stream to the end of the last copy, launches included, by CUDA events.
-// call_us: make_block_mask on the GPU as a caller waits for it. host_us: the same mask made on the host, once; both are
-// compared.
-// Medians of the runs. peak_mib: the most that the library's pool on the GPU handed out at once. The documents lie on
-// the GPU.
+// The results are medians over the runs. The document numbers are in the GPU's memory.
+//
+// - gpu_us: time on the stream, measured with CUDA events, from the first operation to the end of the last copy. It
+//   includes kernel launches.
+// - call_us: time until make_block_mask returns on the calling thread, if the mask is made on the GPU.
+// - host_us: time in which the CPU makes the same mask, measured once. The program checks that both masks are equal.
+// - peak_mib: largest amount of memory that the library's pool on the GPU had in use at any time.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
@@ -60,7 +62,7 @@ Options parse(int argc, char** argv) {
   return options;
 }
 
-/// Sorted documents of about 1000 tokens.
+/// Returns the document number of each token. Numbers are sorted, and a document has about 1000 tokens.
 std::vector<std::int32_t> documents(std::int64_t length) {
   std::mt19937 random(7);  // NOLINT(cert-msc51-cpp): the same each time
   std::vector<std::int32_t> doc;
@@ -132,7 +134,7 @@ Row measure(const Named& named, std::int64_t length, int runs) {
       function_of(reinterpret_cast<const void*>(on_gpu.data()), kGpu);  // NOLINT(performance-no-int-to-ptr)
   const attend::BlockMaskShape shape = {.seqlen_q = length, .seqlen_k = length};
   const BlockMaskPlace place = {kGpu, stream.get()};
-  row.tiles = attend::make_block_mask(of_gpu, shape, place).tiles();  // compiles
+  row.tiles = attend::make_block_mask(of_gpu, shape, place).tiles();  // warm-up call, which compiles the kernels
   attend::cuda::reset_memory_pool_peaks(0);
   std::vector<double> gpu, call;
   for (int run = 0; run < runs; ++run) {

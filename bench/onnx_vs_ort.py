@@ -3,19 +3,19 @@
 
     .venv/bin/python bench/onnx_vs_ort.py [--seconds S] [--dtype f32,f16] [--case NAME] [--output FILE]
 
-Prints a table and writes a JSON file with the milliseconds of forward (median and quartiles), and their ratio to
-attend's.
+Prints a table and writes a JSON file with the time of forward in milliseconds (median and quartiles), and the ratio of
+each side's time to attend's time.
 
 The comparison is fair for these reasons:
   * One process has two sessions of the same one-node model. In one session, attend's library is registered. Both
   sessions
     read the same arrays, which are new random numbers for each case, and write to preallocated outputs.
   * Both sides have the same number of threads: ONNX Runtime's pool in one session, attend's pool in the other.
-  * Repeats alternate between the sides, and so does the side that starts.
+  * The sides take turns, and each round starts with the other side.
   * By default, idle threads of either side spin for some milliseconds on the cores that the other side needs. Therefore
     each repeat follows a pause, in which the threads go to sleep, and an untimed call of the same side.
-  * If another process used a core for which a thread of this process waited, for more than a tenth of a repeat's time,
-    the repeat is left out. The JSON file contains the number of these repeats.
+  * Other processes can delay a call. A repeat is left out if threads of this process waited for a core during more than
+    a tenth of its time. The JSON file contains the number of these repeats.
   * Before anything is timed, the outputs of the two sides are compared. The script fails if they differ by more than
     2e-3 of the largest magnitude in float32, or 3e-2 in float16.
 ONNX Runtime has no bfloat16 Attention on CPUs.

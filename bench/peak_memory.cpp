@@ -1,9 +1,11 @@
-// Runs one forward and one backward and says how much memory the process needed at most.
+// Runs forward and backward once and reports the peak memory of the process.
 //
-//   peak_memory SEQLEN [causal]      (batch 1, heads 2, head_dim 64, float32); one line of JSON
+//   peak_memory SEQLEN [causal]
 //
-// `tensors_mib` is what the caller owns (q, k, v, o, lse, dout and the three gradients); `peak_mib` is the process's
-// largest resident set, `scratch_mib` what the peak exceeds the resident set before the calls by.
+// The problem has batch 1, 2 heads and head_dim 64 in float32. The program prints one line of JSON. `tensors_mib` is
+// the size of the caller's tensors: q, k, v, o, lse, dout and the three gradients. `peak_mib` is the largest
+// resident set size of the process. `scratch_mib` is the difference between that peak and the resident set size
+// before the calls.
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -49,7 +51,8 @@ int main(int argc, char** argv) {
 
   std::mt19937 random(std::random_device{}());
   std::normal_distribution<float> normal;
-  // q, k, v, dout; then o, dq, dk, dv, lse. All are written here, so the pages exist before the measurement.
+  // `in` contains q, k, v and dout. `out` contains o, dq, dk, dv and lse. All are written here, so that the system
+  // allocates their memory before the measurement.
   std::vector<std::vector<float>> in(4), out(5);
   std::size_t floats = 0;
   for (auto& values : in) {

@@ -1,7 +1,8 @@
 """The problems of bench/h200_vs_peers.py and their sides: attend and its peers.
 
-Every side is a function of the leaves of a case: q, k and v as (batch, seqlen, heads, head_dim). It returns o in the
-same order of dimensions. Peers that expect (batch, heads, seqlen, head_dim) get transposed views, without a copy.
+A side computes a case with one library. It is a function of the case's leaves, which are q, k and v as (batch, seqlen,
+heads, head_dim). It returns o in the same order of dimensions. Peers that expect (batch, heads, seqlen, head_dim) get
+transposed views, without a copy.
 """
 
 import dataclasses
@@ -31,8 +32,9 @@ class Case:
     """One problem. `row` contains the first fields of its lines in the result file. `flops` is the number of forward
     operations on visible pairs.
 
-    `bytes_moved` is set if memory bandwidth bounds the problem. The speed is then reported in GB/s. `sides` are
-    functions by name that compute o from `leaves`. `comparable` is False if each side draws a different dropout mask.
+    `bytes_moved` is set if memory bandwidth bounds the problem. The speed is then reported in GB/s. `sides` maps the
+    name of a side to a function that computes o from `leaves`. `comparable` is False if each side draws a different
+    dropout mask.
     """
 
     row: dict[str, Any]

@@ -1,4 +1,5 @@
-"""Makes text, Markdown and geometric means from the results of bench/h200_vs_peers.py. Needs only Python."""
+"""Formats the results of bench/h200_vs_peers.py as text and Markdown, and computes geometric means. Needs only
+Python."""
 
 import math
 

@@ -5,13 +5,14 @@
     python3 bench/python_host_cost.py --device cpu             # Python's part alone, on a machine without a GPU
     python3 bench/python_host_cost.py --device cpu --serving   # decode, append and flash_attn_with_kvcache instead
 
-The time ends when the call returns, even if the GPU is still computing. The sides take turns in batches of calls, and
-the GPU is idle before each batch. The script reports the median and quartiles of the batches. torch's forward calls use
-torch's default backend. On a CPU the script measures the time of the calling thread, on tensors of a few numbers.
+The time ends when the call returns, even if the GPU is still computing. The sides take turns. In each turn a side makes
+a batch of calls. The GPU is idle before each batch. The script reports the median and quartiles of the batches. torch's
+forward calls use torch's default backend. On a CPU the script measures the time of the calling thread, on tensors of a
+few numbers.
 
 --serving uses one sequence, one head, head_dim 8 and a cache of one key, so almost nothing is computed. For each
-function it also times the inner call of the extension module, which reads and checks the arguments and computes. This
-time is an upper bound for the cost of the C++ code. The difference between the two times is the cost of Python and
+function it also times the call of the extension module alone. This call reads and checks the arguments, and computes.
+This time is an upper bound for the cost of the C++ code. The difference between the two times is the cost of Python and
 torch.
 """
 

@@ -20,7 +20,7 @@ DOCS = ROOT / "docs"
 
 
 def cpu_model() -> str:
-    """Returns the CPU's name, family, model and stepping. Virtual machines often hide the product name."""
+    """Returns a text with the CPU's name, family, model and stepping. Virtual machines often hide the product name."""
     fields = {}
     for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
         key, _, value = line.partition(":")
@@ -117,15 +117,15 @@ def age(data, parts, present=None) -> str:
     present = present_sources() if present is None else present
     recorded = recorded_in(data, "sources")
     if recorded is None:
-        return f"Measured on {date_of(data)} by unrecorded earlier code."
-    # A part that the file does not name may be newer than the file, or may have changed since. Nothing records which.
+        return f"Measured on {date_of(data)}; the commit was not recorded."
+    # If the file has no digest of a part, it is unknown whether this part has changed since the measurement.
     unknown = [f"`{part}`" for part in parts if part not in recorded]
     changed = [f"`{part}`" for part in parts if part in recorded and recorded[part] != present.get(part)]
-    reasons = ([f"{', '.join(changed)} changed since"] if changed else []) + (
-        [f"{', '.join(unknown)} {'was' if len(unknown) == 1 else 'were'} not recorded"] if unknown else []
+    reasons = ([f", before the last change of {', '.join(changed)}"] if changed else []) + (
+        [f"; the version of {', '.join(unknown)} was not recorded"] if unknown else []
     )
     if reasons:
-        return f"Measured on {date_of(data)} by earlier code: {'; '.join(reasons)}."
+        return f"Measured on {date_of(data)}{''.join(reasons)}."
     return f"Measured on {date_of(data)} by the present code of {', '.join(f'`{part}`' for part in parts)}."
 
 
@@ -141,8 +141,8 @@ class Section:
     command: str  # the command with which the figures are measured
 
     def text(self) -> str:
-        """Returns the text of the section: a hidden line with the files and their digests, the figures, and their
-        age.
+        """Returns the text of the section: a hidden line with the files and their digests, the figures, and the
+        sentence of age().
         """
         missing = [file for file in self.files if not file.exists()]
         if missing:
@@ -158,7 +158,9 @@ class Section:
         if section_of(self.page.read_text(), self.name) == text:
             return []
         page = self.page.relative_to(ROOT)
-        return [f"{page}: section {self.name} does not match its results and the present code: python3 bench/documents.py"]
+        return [
+            f"{page}: section {self.name} does not match its results and the present code: python3 bench/documents.py"
+        ]
 
     def write(self) -> None:
         replace_section(self.page, self.name, self.text())

@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""Times calls of attend.decode that combine work, as a server makes them, and the same work in separate calls, on this
+"""Times attend.decode calls of a server that combine several tasks, and the same tasks in separate calls, on this
 machine's GPU.
 
     python3 bench/serving_calls.py --json results/h100/serving_calls.json
 
-  mixed    decoding of many sequences and the prefill of one, in one packed call; each part alone; FlashAttention-3's
-           flash_attn_with_kvcache with the same packed call, if flash_attn_interface is importable
-  append   one new, rotated key for each sequence in the call that decodes; decoding alone
-  host     the time of a call in the calling thread, for calls that keep the GPU busy for less time than the thread
+  mixed    One packed call decodes many sequences and computes the prefill of one sequence. It is compared with a call
+           for each of the two tasks, and with FlashAttention-3's flash_attn_with_kvcache on the same packed rows, if
+           flash_attn_interface is importable.
+  append   One call appends a new, rotated key to each sequence and decodes. It is compared with a call that only
+           decodes.
+  host     The time of a call in the calling thread, for calls whose GPU work takes less time than this thread.
 
 GPU times are medians of warm CUDA graphs that take turns (python/attend/_measure/decode_turns.py), in microseconds. The
 results of both sides are compared first. Needs attend's package and torch. The exit status is 1 if results differ.

@@ -1,5 +1,5 @@
-// The library with a C face, so that bench/cpu_vs_torch.py and bench/gpu_vs_torch.py can call it through ctypes. Dense
-// BHSD tensors only.
+// A C interface to the library. bench/cpu_vs_torch.py and bench/gpu_vs_torch.py call it through ctypes. It supports
+// only dense (batch, heads, seqlen, head_dim) tensors.
 #include <cstdint>
 #include <string>
 
@@ -7,18 +7,18 @@
 
 namespace {
 
-/// Mirrors the ctypes structure in torch_shim.py field by field.
+/// Arguments of a call. The fields match those of the ctypes structure in torch_shim.py.
 struct Call {
   void *q, *k, *v, *o, *lse, *dout, *dq, *dk, *dv;
   std::int64_t batch, num_heads, seqlen_q, seqlen_k, head_dim;
-  void* stream;         // of a GPU
-  const char* compute;  // a backend's name
-  std::int32_t dtype;   // 0 f32, 1 f16, 2 bf16
-  std::int32_t causal;  // bottom right, which is torch's top left where seqlen_q == seqlen_k
-  std::int32_t device;  // index of a GPU; -1: the CPU
+  void* stream;         // stream of a GPU
+  const char* compute;  // name of a backend
+  std::int32_t dtype;   // 0 for f32, 1 for f16, 2 for bf16
+  std::int32_t causal;  // if not 0, causal, aligned bottom right; same as torch if seqlen_q == seqlen_k
+  std::int32_t device;  // index of the GPU, or -1 for the CPU
 };
 
-/// Runs `work`; null, or the message of what went wrong, valid until the thread's next call.
+/// Runs `work`. Returns null, or the error message if `work` throws. The message is valid until the thread's next call.
 template <class Work>
 const char* message_of(Work work) noexcept {
   thread_local std::string message;

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Times the `cpu` backend of two builds in turns in one process, to measure the effect of a change to src/cpu.
+"""Times the `cpu` backend of two builds in turns in one process, to measure the effect of a change in src/cpu.
 
     git worktree add ../before REVISION    # and there: cmake --build --preset release --target torch_shim
     bench/two_builds.py ../before/build/release/bench/libtorch_shim.so build/release/bench/libtorch_shim.so
@@ -40,8 +40,8 @@ def lower_quartile(seconds):
 
 
 def measure(functions, call, repeats):
-    """Returns the seconds of the calls of each function. The functions take turns, and alternate in which runs
-    first.
+    """Returns the seconds of the calls of each function. The functions take turns, and each round starts with another
+    function.
     """
     for function in functions:
         if (message := function(ctypes.byref(call))) is not None:

@@ -75,7 +75,8 @@ CASES += PAPER
 
 
 class Worker:
-    """Runs in the process of one build. It makes the graphs of a case and replays them on request."""
+    """Code of a worker process, which measures one build. The process makes the CUDA graphs of a case and replays them
+    on request."""
 
     def __init__(self):
         import attend

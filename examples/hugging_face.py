@@ -6,10 +6,10 @@ cache.
 
 The model is a small Llama with grouped-query attention, made from a config with random weights, so nothing is
 downloaded. The reference is the same model in float64 with the formula below as its attention, because transformers'
-own "eager" computes its softmax in float32 whatever the model's dtype. (Its norms do so too, but all models here share
-them.) attend's error may be at most twice the error of `--baseline` ("sdpa" or "eager" in float32), plus 1e-6 of the
-largest logit. The exit status is 0 if all checks passed, 1 if an error exceeds its limit, and 2 if the usage was wrong,
-a package is missing, or attend does not support an option.
+"eager" attention computes its softmax in float32 for every dtype of the model. (The norms of the model also compute in
+float32, but all models here have the same norms.) attend's error may be at most twice the error of `--baseline` ("sdpa"
+or "eager" in float32), plus 1e-6 of the largest logit. The exit status is 0 if all checks passed, 1 if an error exceeds
+its limit, and 2 if the usage was wrong, a package is missing, or attend does not support an option.
 """
 
 import argparse
@@ -107,7 +107,8 @@ def check_generation(title, models, ids, mask, count):
         )  # fmt: skip
     logits = {name: torch.stack(result.logits, 1) for name, result in results.items()}
     truths = {name: uncached_logits(models["truth"], result.sequences, mask, count) for name, result in results.items()}
-    # Each model is checked on its own output, because nearly equal tokens may be chosen in either order.
+    # Each model is checked on the tokens that it generated, because two models can generate different tokens if two
+    # logits are nearly equal.
     same = torch.equal(results["attend"].sequences, results["baseline"].sequences)
     print(f"{title}: {results['attend'].sequences[0, ids.shape[1] :].tolist()} "
           f"({'the same' if same else 'other'} words as the baseline)")  # fmt: skip
@@ -117,7 +118,7 @@ def check_generation(title, models, ids, mask, count):
 def uncached_logits(model, sequences, mask, count):
     """Returns float64 (batch, count, vocabulary): the model's logits before each of the last `count` tokens."""
     mask = torch.cat([mask, mask.new_ones(mask.shape[0], count)], 1)
-    places = (mask.cumsum(1) - 1).clamp(min=0)  # generate counts positions in the same way: padding has no position
+    places = (mask.cumsum(1) - 1).clamp(min=0)  # same positions as in generate(): padding has no position
     return model(sequences, attention_mask=mask, position_ids=places).logits[:, -count - 1 : -1]
 
 

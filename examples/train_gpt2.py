@@ -38,7 +38,7 @@ from attend._core import source_digests
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import train_char_transformer as small  # the model, its two attentions, and the checks
 
-ACTIVE = 1024  # number of distinct tokens: few enough that each successor appears often in 200 steps
+ACTIVE = 1024  # number of distinct tokens; small, so that each successor appears often in 200 steps
 SUCCESSORS = 4  # number of possible successors of each token
 WARM_UP = 10  # untimed steps at the start
 MOST_NORM = 1.0  # limit of the norm of all gradients of a step

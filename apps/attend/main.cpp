@@ -1,5 +1,5 @@
-// The program `attend`. It parses the command line and runs the command. It reports an error in one line and ends with
-// the corresponding exit status.
+// The program `attend`. It parses the command line and runs the command. If an error occurs, it prints one line and
+// returns the exit status for this error.
 #include <fmt/format.h>
 
 #include <cerrno>
@@ -16,7 +16,8 @@ namespace {
 
 using namespace attend;
 
-/// Replaces control characters in `text` by spaces, so that it is one line. A file name may contain any character.
+/// Replaces control characters in `text` by spaces, so that a message is one line. This is necessary because a file
+/// name can contain any character.
 std::string one_line(std::string text) {
   for (char& c : text) {
     if (static_cast<unsigned char>(c) < ' ' || c == '\x7f') c = ' ';

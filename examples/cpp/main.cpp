@@ -1,7 +1,7 @@
 // Forward and backward of one causal attention, with grouped heads, on tensors that the caller owns.
 //   cmake -S . -B build -DCMAKE_PREFIX_PATH=/opt/attend && cmake --build build && build/example
-// The first row sees only one key: o is the v of that key, lse its score, and dq is zero. The program checks all three,
-// and that attend::Error reports a wrong argument.
+// The first row sees only one key. Its o is therefore the v of that key, its lse is the score of that key, and its dq
+// is zero. The program checks all three, and that attend::Error reports a wrong argument.
 #include <attend/attention.hpp>
 #include <cmath>
 #include <cstdio>

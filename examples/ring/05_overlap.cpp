@@ -1,6 +1,6 @@
-// Lesson 5: overlapping communication with computation. Sending a block takes time. A rank that works on its block
-// first and then sends it makes the next rank wait in every step. A rank that sends the block first works during the
-// transfer, and a step takes the longer of the two times, not their sum:
+// Lesson 5: overlapping communication with computation. Sending a block takes time. If a rank works on its block first
+// and then sends it, the next rank waits in every step. If the rank sends the block first, it works during the
+// transfer. A step then takes the longer of the two times, and not their sum:
 //
 //   first work, then send    N work + (N - 1) link
 //   first send, then work    N work, if the link takes less time than the work

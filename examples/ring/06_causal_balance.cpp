@@ -2,9 +2,10 @@
 // contiguous parts, the first rank's rows see few keys and the last rank's rows see all keys. Every step takes as long
 // as its slowest rank.
 //
-// Zigzag gives rank r the chunks r and 2N-1-r of 2N: one that sees few keys and one that sees many. Striped gives it
-// every N-th token. Both balance the work. The result is the same in each case (lesson 4 checks it), because the mask
-// uses the token's position in the entire sequence.
+// Zigzag cuts the sequence into 2N chunks and gives rank r the chunks r and 2N-1-r. The rows of the first chunk see few
+// keys, and those of the second see many. Striped gives rank r every N-th token. Both distributions balance the work.
+// The result is the same in each case (lesson 4 checks it), because the mask uses the token's position in the entire
+// sequence.
 #include <algorithm>
 #include <cstdio>
 #include <tuple>
@@ -29,8 +30,8 @@ double visible(Sharding sharding, int rank, int owner) {
   return pairs;
 }
 
-/// Prints the work of each step, in units of a full block (all rows of a rank, all keys of another). Returns the ratio
-/// of the total time, with each step as long as its slowest rank, to the time with equal work.
+/// Prints the work of each step. The unit is a full block, which has all rows of one rank and all keys of another. Each
+/// step takes as long as its slowest rank. Returns the total time divided by the time that balanced work would take.
 double imbalance(Sharding sharding) {
   std::printf("%s\n", attend::sharding_name(sharding));
   constexpr double kBlock = static_cast<double>(kTokens / kRanks) * (kTokens / kRanks);

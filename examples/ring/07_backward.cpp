@@ -3,8 +3,8 @@
 // - The gradients of a block of keys do not need the softmax of the other keys. With the full row's lse, exp(s - lse)
 //   is the row's true probability, and softmax's derivative subtracts <dout, o> with the final o. Therefore
 //   attend::backward on one block, given lse and o of the full row, returns this block's dk and dv, and its part of dq.
-// - dq belongs to rows, which stay on their rank, so its parts are added in place. dk and dv belong to keys, which
-//   travel. Their sums travel with them, and each rank adds its part. After N steps they are back at their owner.
+// - Rows stay on their rank, so the parts of dq are added there. Keys are sent around the ring. The sums of dk and dv
+//   are sent with their keys, and each rank adds its part. After N steps the sums are back at the owner of the keys.
 #include <algorithm>
 #include <cstdio>
 #include <random>

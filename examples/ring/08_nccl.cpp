@@ -1,11 +1,11 @@
 // Lesson 8: the same ring on GPUs. Compared with lesson 4, only the location of the tensors and the transport of the
 // messages change. NCCL is NVIDIA's library for communication between GPUs. It copies a block from one GPU's memory to
-// that of the next GPU, over NVLink if there is one, on a stream parallel to the kernels. This is the overlap of lesson
-// 5 in hardware.
+// that of the next GPU, over NVLink if there is one. The copy uses a separate stream, so it runs at the same time as
+// the kernels. This is the overlap of lesson 5 in hardware.
 //
-// Ranks find each other by an id of 128 bytes, which one rank makes and gives to the others. Here the ranks are threads
-// of one process, so a variable is enough. On several machines, a launcher distributes it. The program requires two
-// GPUs and libnccl, and prints a message if they are missing.
+// To connect, all ranks need the same id of 128 bytes. One rank makes the id and gives it to the other ranks. Here the
+// ranks are threads of one process, so a variable is enough. On several machines, a launcher distributes it. The
+// program requires two GPUs and libnccl, and prints a message if they are missing.
 #include <cstdio>
 #include <random>
 #include <vector>

@@ -42,17 +42,17 @@ def test_no_section_is_forgotten(script):
         (
             PRESENT | {"kernels/sm90": "old"},
             ("kernels/common", "kernels/sm90"),
-            "Measured on 2026-01-02 by earlier code: `kernels/sm90` changed since.",
+            "Measured on 2026-01-02, before the last change of `kernels/sm90`.",
         ),
         (PRESENT | {"kernels/sm90": "old"}, ("src/cpu",), "Measured on 2026-01-02 by the present code of `src/cpu`."),
-        (PRESENT | {"kernels/gone": "x"}, ("kernels/gone",), "earlier code: `kernels/gone` changed since."),
-        ({"src/cpu": "cc"}, ("src/cpu", "kernels/sm90"), "by earlier code: `kernels/sm90` was not recorded."),
+        (PRESENT | {"kernels/gone": "x"}, ("kernels/gone",), "2026-01-02, before the last change of `kernels/gone`."),
+        ({"src/cpu": "cc"}, ("src/cpu", "kernels/sm90"), "2026-01-02; the version of `kernels/sm90` was not recorded."),
         (
             {"src/cpu": "old"},
             ("src/cpu", "kernels/common", "kernels/sm90"),
-            "by earlier code: `src/cpu` changed since; `kernels/common`, `kernels/sm90` were not recorded.",
+            "before the last change of `src/cpu`; the version of `kernels/common`, `kernels/sm90` was not recorded.",
         ),
-        (None, ("src/cpu",), "Measured on 2026-01-02 by unrecorded earlier code."),
+        (None, ("src/cpu",), "Measured on 2026-01-02; the commit was not recorded."),
     ],
 )
 def test_the_age_of_a_figure(script, sources, parts, sentence):
@@ -62,7 +62,7 @@ def test_the_age_of_a_figure(script, sources, parts, sentence):
 
 
 def test_a_file_that_is_a_list_of_rows_has_no_recorded_age(script):
-    sentence = "Measured on an unrecorded date by unrecorded earlier code."
+    sentence = "Measured on an unrecorded date; the commit was not recorded."
     assert script("report").age([{"ms": 1}], ("src/cpu",), PRESENT) == sentence
 
 
@@ -96,7 +96,7 @@ def test_a_page_is_stale_when_its_results_or_the_code_have_changed(script, secti
     monkeypatch.setattr(sys.modules[type(section).__module__], "present_sources", lambda: PRESENT | {"src/cpu": "new"})
     assert len(section.difference()) == 1
     section.write()
-    assert "by earlier code: `src/cpu` changed since" in section.page.read_text() and section.difference() == []
+    assert "before the last change of `src/cpu`" in section.page.read_text() and section.difference() == []
     monkeypatch.setattr(
         sys.modules[type(section).__module__], "present_sources", lambda: PRESENT | {"src/cpu": "newer"}
     )

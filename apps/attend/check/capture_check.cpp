@@ -15,8 +15,8 @@
 namespace attend::cli {
 namespace {
 
-/// Returns the noise of each element of each gradient. It is the sum of the noise of all score gradients that
-/// contribute to the element.
+/// Returns the noise (possible rounding error) of each element of each gradient. It is the sum of the noise of all
+/// score gradients that contribute to the element.
 std::vector<double> noise_of(const core::Problem& p, const cpu::CaptureLayout& layout) {
   using cpu::reference::Rows;
   std::vector<double> sums(static_cast<std::size_t>(layout.size()));

@@ -31,7 +31,7 @@ constexpr double kF32GradientTolerance = 1e-4;  // relative to the largest |elem
 constexpr double kHalfFloor = 1e-5;             // relative to the largest |element| of the reference
 constexpr double kStandardFactor = 2.0;
 
-/// Calls task(0) to task(count - 1) on the threads of the CPU backend. Rethrows the first exception.
+/// Calls task(0) to task(count - 1) on the threads of the CPU backend. If a call throws, rethrows the first exception.
 void parallel_for(std::int64_t count, Progress& progress, const std::function<void(std::int64_t)>& task) {
   std::atomic<std::int64_t> next = 0;
   std::mutex mutex;
@@ -92,8 +92,8 @@ double largest_finite(const Tensor& t) {
   return largest;
 }
 
-/// The float64 reference for the inputs of a workload. On request, also computes the standard algorithm and the noise
-/// of gradients.
+/// The float64 reference for the inputs of a workload. The class also computes two more results when they are first
+/// requested. They are the result of the standard algorithm and the noise, which is the error that rounding can cause.
 class Truth {
  public:
   Truth(const Workload& w, Mode mode) : inputs_(w), mode_(mode), reference_(w.inputs_as(DType::kF64)) {
@@ -113,8 +113,9 @@ class Truth {
     return *standard_;
   }
 
-  /// Returns a workload whose dq, dk and dv hold the noise of every element (gradient_noise_group). It covers the
-  /// rounding of float32 sums. If `with_rounded_o` is set, it also covers the rounding of O to its storage type.
+  /// Returns a workload whose dq, dk and dv contain the noise of each element (gradient_noise_group). The noise
+  /// includes the rounding of float32 sums. If `with_rounded_o` is set, the noise also includes the rounding of O to
+  /// its storage type.
   [[nodiscard]] const Workload& noise(bool with_rounded_o) {
     std::optional<Workload>& noise = with_rounded_o ? noise_ : noise_of_sums_;
     if (noise) return *noise;
@@ -156,7 +157,7 @@ class Truth {
   }
 
  private:
-  /// Copies the inputs and results of the reference, and allocates memory for the noise.
+  /// Returns a copy of the inputs and results of the reference, with new memory for the noise.
   void make_noise(std::optional<Workload>& noise, DType o_dtype) const {
     noise.emplace(inputs_.inputs_as(DType::kF64));
     noise->o = reference_.o.converted(o_dtype);
@@ -181,8 +182,8 @@ double smallest_normal(DType dtype) {
 }
 
 void set_passed(TensorError& error) {
-  // If the standard algorithm has overflowed, the tolerance is infinite. That must not excuse a NaN or a misplaced
-  // infinity.
+  // If the standard algorithm overflows, the tolerance is infinite. An infinite error, which means a misplaced NaN or
+  // infinity, must fail nevertheless.
   error.passed = error.max_abs <= error.tolerance && error.max_abs < kInfinity && error.fault.empty();
 }
 
@@ -209,18 +210,19 @@ double distance(double got, double want) {
   return same ? 0 : std::isfinite(got) && std::isfinite(want) ? std::abs(got - want) : kInfinity;
 }
 
-/// The largest error of some entries of a tensor, and their tolerance.
+/// Largest error of a range of elements of a tensor, and the tolerance for this range.
 struct Block {
   double error = 0, tolerance = 0;
 };
 
-/// Checks each group of 64 rows of a head separately, because otherwise large rows would hide errors of small rows.
-/// block_of(begin, end) returns the error and tolerance of the entries in [begin, end).
+/// Checks each group of 64 rows of a head separately. Otherwise, the tolerance for rows with large values would hide
+/// errors of rows with small values. block_of(begin, end) returns the error and tolerance of the elements in [begin,
+/// end).
 template <class BlockOf>
 void judge_by_blocks(TensorError& error, const Tensor& reference, BlockOf block_of) {
   constexpr std::int64_t kRows = 64;
-  // If fewer rows than this remain at the end, they join the preceding group, because the errors of so few rows are
-  // random.
+  // Smallest number of rows in a group. If fewer rows remain at the end, they belong to the preceding group, because
+  // the largest error of very few rows varies too much.
   constexpr std::int64_t kFewRows = 8;
   const std::int64_t rows = reference.shape[2];
   const std::int64_t cols = reference.shape[3];
@@ -244,7 +246,7 @@ double largest_of(const Tensor& t, std::int64_t begin, std::int64_t end) {
   return std::isfinite(largest) ? largest : 0;
 }
 
-/// A 16-bit result, or one computed from 16-bit inputs, and the tensors with which it is compared.
+/// A result with 16-bit elements or from 16-bit inputs, and the tensors with which it is compared.
 struct HalfResult {
   const Tensor& result;
   const Tensor& reference;
@@ -276,7 +278,8 @@ struct HalfResult {
 
 /// Returns the tolerance of the mean squared error of a 16-bit result.
 double allowed_mse(const TensorError& standard, const Tensor& reference, DType result) {
-  // Results with fewer rows are not judged, because all entries of a row share the error of its delta.
+  // Smallest number of rows. For fewer rows, mse is not checked, because the error of a row's delta affects all
+  // elements of the row.
   constexpr std::int64_t kMinRows = 64;
   constexpr std::int64_t kMinEntries = 512;
   const std::int64_t entries = reference.numel();
@@ -308,8 +311,8 @@ TensorError judge(const char* name, const Workload& w, Truth& truth, Member memb
   const Tensor& reference = (truth.reference().*member).view();
   TensorError error = compare(name, (w.*member).view(), reference);
   const double magnitude = largest_finite(reference);
-  // Chooses the narrower of two types: the type of Q, to which the standard algorithm rounds, and the type of the
-  // stored result.
+  // Chooses the type with fewer bits from two types. One is the type of Q, to which the standard algorithm rounds. The
+  // other is the type of the stored result.
   const DType result_dtype = (w.*member).dtype();
   const DType dtype = dtype_bytes(result_dtype) < dtype_bytes(w.q.dtype()) ? result_dtype : w.q.dtype();
   if (dtype == DType::kF64) {
@@ -340,15 +343,16 @@ TensorError judge(const char* name, const Workload& w, Truth& truth, Member memb
   return error;
 }
 
-/// Judges the gradient of an option. `row` is an index into core::kScoreTensors. Only the reference computes these
-/// gradients, so the tolerance is that of float32 or of the gradient's own type. If this is not enough, two terms are
-/// added: the noise of roundings, and the smallest normal float32, below which GPUs flush to 0.
+/// Checks the gradient of an option tensor. `row` is an index into core::kScoreTensors. The standard algorithm does not
+/// compute these gradients, so it gives no tolerance. If neither Q nor the gradient has 16 bits, the tolerance is that
+/// of float32. Otherwise it is four units of bfloat16. If the error exceeds this tolerance, two numbers are added to
+/// it. They are the noise of the gradient, and the smallest normal float32, because GPUs flush smaller numbers to 0.
 TensorError judge_option(const Workload& w, Truth& truth, std::size_t row) {
   const Tensor& reference = truth.reference().score_gradients[row]->view();
   const io::HostTensor& result = *w.score_gradients[row];
   TensorError error = compare(core::kScoreTensors[row].gradient, result.view(), reference);
   const bool half = core::is_narrow(w.q.dtype()) || core::is_narrow(result.dtype());
-  constexpr double kHalfTolerance = 4 * 0x1p-8;  // spacing of bfloat16 numbers
+  constexpr double kHalfTolerance = 4 * 0x1p-8;  // four times the unit roundoff of bfloat16
   error.tolerance = (half ? kHalfTolerance : kF32GradientTolerance) * largest_finite(reference);
   if (needs_more(error)) error.tolerance += truth.largest_option_noise(row) + std::numeric_limits<float>::min();
   set_passed(error);

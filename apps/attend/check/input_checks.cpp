@@ -41,19 +41,19 @@ struct Row {
 /// Computes one row with the reference.
 Row computed_row(core::Problem p, const core::Sequence& s, std::int64_t head, std::int64_t row) {
   Row result = {.o = std::vector<double>(static_cast<std::size_t>(p.head_dim_v))};
-  const Shape same_for_all = {0, 0, 0, 1};  // with zero strides, every row has the same memory
+  const Shape same_for_all = {0, 0, 0, 1};  // because of zero strides, all rows are in the same memory
   p.o = {result.o.data(), DType::kF64, {}, p.o.shape, same_for_all};
   p.lse = Tensor{&result.lse, DType::kF64, {}, p.lse->shape, same_for_all};
   cpu::reference_forward_rows(p, s, head, row, row + 1);
   return result;
 }
 
-/// Returns whether the two rows differ only by rounding errors that any backend may have.
+/// Returns whether the two rows are equal except for rounding errors that any backend can have.
 bool near(const Row& computed, const Row& read, bool half) {
   double largest = 1e-6;
   double error = 0;
   for (std::size_t c = 0; c < computed.o.size(); ++c) {
-    if (!std::isfinite(computed.o[c])) return true;  // such a row cannot be compared
+    if (!std::isfinite(computed.o[c])) return true;  // a row with NaN or infinity cannot be compared
     largest = std::max(largest, std::abs(computed.o[c]));
     const double off = std::abs(computed.o[c] - read.o[c]);
     error = std::isfinite(off) ? std::max(error, off) : largest * 1e9;
@@ -63,7 +63,7 @@ bool near(const Row& computed, const Row& read, bool half) {
   return lse_near && error <= (half ? 0.05 : 2e-3) * largest;
 }
 
-/// Returns a text such as ", --bias" for each score modification: the names of their flags.
+/// Returns the names of the flags of all given score modifications, for example ", --bias".
 std::string score_flags() {
   std::string flags;
   for (const core::ScoreNumber& row : core::kScoreNumbers) flags += fmt::format(", --{}", row.name);

@@ -62,7 +62,7 @@ void add_scaled(float* to, float factor, const float* from, std::int64_t n) {
 
 struct Score {
   float value;  // -inf if the key is masked
-  float slope;  // derivative of a transform, multiplied by that of a score function
+  float slope;  // derivative of the score transform, multiplied by that of the score function
   float slope_of_function = 1;
 };
 
@@ -138,7 +138,7 @@ void standard_forward_head(const Problem& p, const Sequence& s, std::int64_t hea
 namespace {
 
 /// Calls visit(i, j, p_ij, dropout factor, slope) for every visible entry of a query head. The slope is the derivative
-/// of a transform, multiplied by that of a score function.
+/// of the score transform, multiplied by the derivative of the score function.
 template <class Visit>
 void for_each_probability(const Problem& p, const Sequence& s, std::int64_t head, const Rows& q, const Rows& k,
                           Visit visit) {
@@ -206,14 +206,14 @@ float root_of_squares(const float* a, const float* b, std::int64_t n) {
   return std::sqrt(sum);
 }
 
-constexpr float kSum = 4 * 0x1p-24F;  // relative error of a sum: a few float32 roundings, in any order of additions
-// Absolute error of a probability. A smaller probability may have become 0.
+constexpr float kSum = 4 * 0x1p-24F;  // relative error of a sum in float32, for any order of additions
+// Absolute error of a probability. Numbers below it can be flushed to 0.
 constexpr float kLeast = std::numeric_limits<float>::min();
 
 /// Returns e_ij, the relative error of exp(s_ij - lse_i). It follows from the possible error of s_ij - lse_i. The error
-/// of s_ij is that of its sum of products, and the error of lse_i is about the same.
+/// of s_ij is the rounding error of its sum of products. The error of lse_i is about as large.
 float score_noise(const Problem& p, const float* q, const float* k, float slope) {
-  constexpr float kMost = 1;  // upper limit; with a larger error, every value of p would be acceptable
+  constexpr float kMost = 1;  // upper limit, because the check would accept any p if the error were larger
   float sum = 0;
   for (std::int64_t c = 0; c < p.head_dim; ++c) sum += std::abs(q[c] * k[c]);
   return std::expm1(std::min(kMost, 2 * kSum * static_cast<float>(std::abs(p.scale)) * std::abs(slope) * sum));
@@ -230,8 +230,9 @@ std::vector<float> mean_score_noise(const Problem& p, const Sequence& s, std::in
   return mean;
 }
 
-/// Possible errors of ds_ij and of z_ij, the probability after dropout. The first fields are errors of the arithmetic
-/// that computes them. The last two are the errors of their rounding to 16 bits, which products require.
+/// Possible errors of ds_ij and z_ij. z_ij is the probability after dropout. The last two fields are the errors that
+/// arise when ds_ij and z_ij are rounded to 16 bits for the matrix products. The other fields are the errors of
+/// computing ds_ij and z_ij.
 struct EntryNoise {
   float ds_behind_slope;  // error of the gradient with respect to the score after the transform and the function
   float ds, z;
@@ -256,8 +257,8 @@ void for_each_noise(const Problem& p, const Sequence& s, std::int64_t head, Visi
     const float difference =
         factor * dot(dout.row(i), v.row(j), p.head_dim_v) - dot(dout.row(i), o.row(i), p.head_dim_v);
     const float rounded_o = unit * root_of_squares(dout.row(i), o.row(i), p.head_dim_v);
-    // p_ij = z_ij / sum_l z_il. Its derivative with respect to its own score is proportional to (1 - p_ij). Its
-    // derivative with respect to the score of key l is proportional to p_il.
+    // p_ij is the softmax of the scores of row i. The derivative of p_ij with respect to s_ij is p_ij (1 - p_ij). The
+    // derivative with respect to the score s_il of another key l is -p_ij p_il.
     const float own = score_noise(p, q.row(i), k.row(j), slope);
     const float relative = kSum + (1 - probability) * own + std::max(0.0F, mean[i] - probability * own);
     const float of_score = probability * (relative * terms + rounded_o) + kLeast * terms;
@@ -270,8 +271,8 @@ void for_each_noise(const Problem& p, const Sequence& s, std::int64_t head, Visi
   });
 }
 
-/// Sums noise terms for some rows. Correlated errors are added. Independent roundings are added as squares, like a
-/// random walk.
+/// Sums the noise for several rows. Correlated errors are added. For independent rounding errors, the squares are
+/// added, because the errors partly cancel.
 class NoiseSums {
  public:
   NoiseSums(std::int64_t rows, std::int64_t cols) : sums_(rows, cols), squares_(rows, cols) {}
@@ -351,8 +352,8 @@ void dbias_noise(const Problem& p) {
   }
 }
 
-/// Computes the possible error of dsinks, the sum over rows of exp(sink - lse) (dlse - <dout, o>), from roundings of o,
-/// lse and the sums.
+/// Computes the possible error of dsinks. dsinks is the sum of exp(sink - lse) (dlse - <dout, o>) over the rows. The
+/// error is caused by the rounding of o, of lse and of the sums.
 void dsinks_noise(const Problem& p) {
   const Tensor& dsinks = *p.dsinks;
   const auto least = static_cast<float>(core::dtype_traits(p.o.dtype).smallest_normal);
@@ -362,7 +363,7 @@ void dsinks_noise(const Problem& p) {
     for (std::int64_t head = 0; head < p.num_heads_q; ++head) {
       const double sink = core::load(*p.sinks, s.index, head, 0, 0);
       Rows o = magnitudes(core::q_matrix(p.o, s, head));
-      // Smaller numbers have the same absolute rounding error as the smallest normal number.
+      // Numbers below the smallest normal number have the same absolute rounding error as that number.
       for (float& x : o.values) x = std::max(x, least);
       const Rows dout = magnitudes(core::q_matrix(p.dout, s, head));
       double& sum = sums[(dsinks.shape[0] == 1 ? 0 : index) * p.num_heads_q + head];

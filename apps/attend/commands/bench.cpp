@@ -21,7 +21,7 @@ void require_memory_for(const io::FolderSpec& spec) {
   double bytes = 0;
   for (const Shape& shape : {spec.q_shape(), spec.k_shape(), spec.v_shape(), spec.o_shape()}) {
     const auto size = io::tensor_bytes(spec.dtype, shape);
-    bytes += size ? 2.0 * static_cast<double>(*size) : 1e18;  // counts the tensor and its gradient
+    bytes += size ? 2.0 * static_cast<double>(*size) : 1e18;  // memory for the tensor and for its gradient
   }
   io::require_memory(io::folder_name(spec), static_cast<std::int64_t>(bytes));
 }
@@ -59,7 +59,7 @@ std::string title(const GridEntry& entry) {
   return io::folder_name(entry.spec) + (entry.function.empty() ? "" : " " + entry.function);
 }
 
-/// A backend that is timed on a problem.
+/// A backend that is timed on the current problem.
 struct Contender {
   Choice choice;
   std::unique_ptr<Executor> executor;
@@ -93,7 +93,7 @@ std::vector<Result> time_problem(const BenchOptions& options, const Workload& w,
   std::vector<Result> results;
   for (std::size_t i = 0; i < list.size(); ++i) {
     if (list[i].choice.device.type == DeviceType::kCUDA) {
-      (void)samplers[i]();  // puts load on the GPU, so that its clock is read under the load of this backend
+      (void)samplers[i]();  // runs the backend again, so that the GPU's clock is read under its load
       timings[i].sm_mhz = list[i].executor->clock_mhz();
     }
     results.push_back(make_result(w, pass, list[i].choice, timings[i]));
@@ -115,7 +115,7 @@ int bench(const BenchOptions& options) {
   const std::vector<Mode> modes = passes(options.mode);
   Progress progress("bench", static_cast<std::int64_t>(grid.size() * modes.size()));
   std::vector<Result> results;
-  std::string told;  // the device and the note of auto that were printed last
+  std::string told;  // text about the device that was printed last, so that the same text is not printed again
   for (const GridEntry& entry : grid) {
     const Workload w = random_workload(entry, options.attention, options.mode);
     progress.note(title(entry));

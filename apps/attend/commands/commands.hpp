@@ -7,7 +7,7 @@ namespace attend::cli {
 
 constexpr int kExitDone = 0;
 constexpr int kExitCheckFailed = 1;
-constexpr int kExitRefused = 2;  // for bad usage, bad input, missing hardware, or a full disk
+constexpr int kExitRefused = 2;  // status after bad usage, bad input, missing hardware, or a full disk
 
 int generate(const GenerateOptions& options);  // generate.cpp
 int run(const RunOptions& options);            // run.cpp

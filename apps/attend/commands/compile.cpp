@@ -28,12 +28,12 @@ using cuda::KernelSpec;
 
 /// One line of the table that the command prints.
 struct Row {
-  const char* compute;  ///< name of the kernel family, or of another component that runs the kernel
+  const char* compute;  ///< name of the kernel family, or of the component that runs the kernel
   KernelSpec spec;
   std::shared_ptr<const CompiledKernel> code;
 
-  /// Returns whether the kernel has none of these defects: register spills, a stack frame, or products that the
-  /// compiler serialises.
+  /// Returns true if the kernel has no register spills and no stack frame, and if the compiler does not serialise its
+  /// wgmma instructions.
   [[nodiscard]] bool is_clean() const {
     const cuda::Resources& r = code->resources;
     return r.spill_store_bytes == 0 && r.spill_load_bytes == 0 && r.stack_bytes == 0 && r.warnings.empty();
@@ -41,7 +41,7 @@ struct Row {
 };
 
 std::string config_of(const KernelSpec& spec) {
-  const std::string text = cuda::describe(spec);  // a text in the form name<config> arch
+  const std::string text = cuda::describe(spec);  // for example "NAME<CONFIG> ARCH"
   const std::size_t begin = text.find('<') + 1;
   return text.substr(begin, text.rfind('>') - begin);
 }
@@ -113,7 +113,7 @@ std::vector<Row> rows_for(const CompileOptions& options) {
   return rows;
 }
 
-/// Starts to compile the kernels of all rows on all cores. Each result becomes available as soon as its kernel is
+/// Starts to compile the kernels of all rows, on all cores. The result of a row is available as soon as its kernel is
 /// compiled.
 std::vector<std::future<std::shared_ptr<const CompiledKernel>>> start(const std::vector<Row>& rows,
                                                                       std::vector<std::jthread>& workers) {
@@ -136,14 +136,15 @@ std::vector<std::future<std::shared_ptr<const CompiledKernel>>> start(const std:
 }  // namespace
 
 int compile(const CompileOptions& options) {
-  (void)cuda::Nvrtc::instance();  // throws before anything is printed or a file is created
+  (void)cuda::Nvrtc::instance();  // called first because it throws if NVRTC is missing
   io::FileTransaction files;
   std::optional<io::FileTransaction::Handle> json;
   if (!options.json.empty()) json = files.create(options.json);
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
   bool all_pass = true;
   std::vector<Row> rows = rows_for(options);
-  // Declared after the rows, so that it is joined before they are destroyed, even if a compilation fails.
+  // Declared after the rows, so that the compiling threads end before the rows are destroyed, even if a compilation
+  // fails.
   std::vector<std::jthread> workers;
   auto results = start(rows, workers);
   print_header();

@@ -1,4 +1,5 @@
-// attend info --explain: reports for each backend whether it can compute a problem, and how it would do so.
+// attend info --explain: reports for each backend whether it supports a problem, and which kernels and tiles it would
+// use.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -17,7 +18,7 @@ class Addresses {
   explicit Addresses(Device device) : device_(device) {}
 
   Tensor tensor(DType dtype, const Shape& shape) {
-    next_ += std::uintptr_t{1} << 44;                // this distance is larger than any tensor on a GPU
+    next_ += std::uintptr_t{1} << 44;                // distance between two tensors, larger than any tensor on a GPU
     return {.data = reinterpret_cast<void*>(next_),  // NOLINT(performance-no-int-to-ptr)
             .dtype = dtype,
             .device = device_,

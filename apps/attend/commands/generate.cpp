@@ -1,5 +1,5 @@
-// attend generate: writes random Q, K and V as a folder of raw files. It writes the files in small pieces, so memory
-// does not limit their size.
+// attend generate: writes random Q, K and V as a folder of raw files. Files are written in small pieces, so they can be
+// larger than the memory.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -46,8 +46,8 @@ void write_values(io::FileTransaction& files, io::FileTransaction::Handle file, 
   }
 }
 
-/// Returns the total size of all files in bytes. All of it is needed in addition to old files, because a file is
-/// replaced only after all are written.
+/// Returns the total size of all new files in bytes. The disk must have this space in addition to the old files,
+/// because an old file is replaced only after all new files are written.
 std::uint64_t total_bytes(const std::vector<Output>& outputs, DType dtype) {
   std::uint64_t total = 0;
   for (const Output& output : outputs) {
@@ -58,7 +58,7 @@ std::uint64_t total_bytes(const std::vector<Output>& outputs, DType dtype) {
   return total;
 }
 
-/// Returns the names of result files in the folder that belong to older inputs, for example "O.bin, dQ.bin".
+/// Returns the names of the result files in the folder, for example "O.bin, dQ.bin". They belong to older inputs.
 std::string stale_results(const fs::path& folder) {
   std::string names;
   std::error_code error;
@@ -77,7 +77,7 @@ int generate(const GenerateOptions& options) {
                                  {"K.bin", io::NormalStream::kK, spec.k_shape()},
                                  {"V.bin", io::NormalStream::kV, spec.v_shape()}};
   if (options.with_dout) outputs.push_back({"dO.bin", io::NormalStream::kDOut, spec.o_shape()});
-  io::require_space(folder, total_bytes(outputs, spec.dtype));  // checks before any space is used
+  io::require_space(folder, total_bytes(outputs, spec.dtype));  // throws if the disk has too little space
   io::FileTransaction files;
   files.make_folders(folder);
   for (const std::string& name : io::tensor_files()) files.keep_from_links(folder / name);

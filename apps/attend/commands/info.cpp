@@ -25,7 +25,7 @@ std::vector<cuda::DeviceInfo> gpus() {
   try {
     for (int index = 0; index < cuda::device_count(); ++index) list.push_back(cuda::device_info(index));
   } catch (const Error&) {
-    // Without a driver, info reports that there is no GPU.
+    // Without a driver, the command reports that there is no GPU.
   }
   return list;
 }
@@ -94,7 +94,7 @@ int info(const InfoOptions& options) {
     return kExitDone;
   }
   constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
-  // These calls come first, because they may throw.
+  // These calls are made before anything is printed, because they may throw.
   const std::string simd = fmt::format("{}, bfloat16 by {}", cpu_simd_target(), cpu_bf16_unit());
   fmt::print("attend    {}\n", version());
   fmt::print("CPU       {}\n", cpu_model());

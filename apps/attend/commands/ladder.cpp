@@ -1,4 +1,4 @@
-// attend ladder: checks and then times every rung that this GPU supports, and the matrix products.
+// attend ladder: checks and then times every rung that this GPU supports. It also times matrix products of cuBLAS.
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -23,7 +23,7 @@
 namespace attend::cli {
 namespace {
 
-/// Steps that are compared with each other, because they have the same type and size.
+/// Steps with the same element type and problem size. They are compared with each other.
 struct Group {
   DType dtype;
   io::FolderSpec spec;
@@ -51,8 +51,8 @@ Mode passes_of(const cuda::Family& family) {
   return family.has_forward ? Mode::kBoth : Mode::kBackward;
 }
 
-/// Computes one problem with the step and compares the result with the reference. Returns true if it passes. If the
-/// step has no forward pass, it reads o and lse of the backend that auto chooses.
+/// Computes one problem with the step and compares the result with the reference. Returns true if all errors are within
+/// their tolerances. If the step has no forward pass, the backend that `auto` chooses computes o and lse.
 bool passes_check(const LadderStep& step, const GridEntry& entry) {
   const Mode mode = passes_of(*step.family);
   const Workload w = random_workload(entry, {}, mode);
@@ -131,7 +131,7 @@ void time_group(const Group& group, Mode pass, const LadderOptions& options, Lad
   if (product) samplers.push_back(product->sampler());
   std::vector<Timing> timings = time_in_turns(samplers, options.repeat, options.max_seconds);
   for (std::size_t i = 0; i < samplers.size(); ++i) {
-    (void)samplers[i]();  // puts load on the GPU, so that its clock is read under that load
+    (void)samplers[i]();  // runs the step again, so that the GPU's clock is read under its load
     timings[i].sm_mhz = executors.front()->clock_mhz();
   }
   Yardstick yardstick = {group.dtype, pass, {}, 0};

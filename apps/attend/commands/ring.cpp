@@ -1,5 +1,5 @@
 // attend ring: runs a random problem on the ranks of a ring. For each step, reports the computation time, the transfer
-// time, and the transfer time that no computation hides.
+// time, and the exposed transfer time, during which no computation runs.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -82,7 +82,7 @@ std::string title(const RingOptions& options, int num_ranks) {
                      num_ranks, sharding_name(options.ring.sharding));
 }
 
-/// Prints the output of --explain without making ranks. Returns the same as JSON.
+/// Prints the output of --explain. Makes no ranks. Returns the output as JSON.
 Json explained(const RingOptions& options, int num_ranks, DeviceType device) {
   Json passes = Json::object();
   for (const Mode pass : ring_passes(options.mode)) {
@@ -119,8 +119,8 @@ std::vector<double> medians_by_rank(const std::vector<std::vector<PassTimes>>& r
   return medians;
 }
 
-/// Prints the time of the ring relative to a call without a mask. This measure is stricter, because kernels are slower
-/// for tiles on the diagonal.
+/// Prints the speed of the ring relative to that of one call without a mask. This call computes the same number of
+/// pairs. It is faster than a masked call, because kernels are slower for tiles on the diagonal.
 void show_unmasked(const std::vector<std::vector<PassTimes>>& ranks, std::size_t pass, double ms, Json& object) {
   const std::vector<double> by_rank = medians_by_rank(ranks, pass, &PassTimes::unmasked);
   const double slowest = *std::max_element(by_rank.begin(), by_rank.end());
@@ -130,8 +130,8 @@ void show_unmasked(const std::vector<std::vector<PassTimes>>& ranks, std::size_t
              100 * slowest / ms);
 }
 
-/// Returns the time in milliseconds that each rank spends on products. The difference from the time of its share
-/// without a ring is the cost of splitting and merging.
+/// Returns the time in milliseconds in which each rank computes attention on blocks. Without a ring, the rank's share
+/// of the work takes less time. The difference is the cost of splitting and merging.
 std::vector<double> computed_by_rank(const std::vector<std::vector<PassTimes>>& ranks, std::size_t pass) {
   std::vector<double> sums;
   for (const std::vector<PassTimes>& rank : ranks) {
@@ -142,8 +142,8 @@ std::vector<double> computed_by_rank(const std::vector<std::vector<PassTimes>>& 
   return sums;
 }
 
-/// Returns the time in milliseconds that each rank spends on clearing, copies, additions and rounding outside of its
-/// products.
+/// Returns the time in milliseconds in which each rank clears, copies, adds or rounds tensors. This time is not part of
+/// computed_by_rank().
 std::vector<double> copied_by_rank(const std::vector<std::vector<PassTimes>>& ranks, std::size_t pass) {
   std::vector<double> sums;
   for (const std::vector<PassTimes>& rank : ranks) {
@@ -217,7 +217,7 @@ Json problem_json(const RingOptions& options, const RingParty& party, Mode pass,
           {"window_right", options.attention.window_right}};
 }
 
-/// Prints the time of pass `i` and its exposed transfer time. @return the same as JSON
+/// Prints the time of pass `i` and its exposed transfer time. @return these values as JSON
 Json measured_pass(const RingOptions& options, const RingParty& party, const std::vector<std::vector<PassTimes>>& ranks,
                    Mode pass, std::size_t i) {
   const DeviceType device = party.first_device().type;
@@ -269,7 +269,7 @@ Json measured(const RingOptions& options, const RingParty& party, const std::vec
   return list;
 }
 
-/// Runs --explain with --ranks, which needs no ranks and no GPU.
+/// Runs --explain with --ranks. This case starts no ranks and needs no GPU.
 int explain_without_ranks(const RingOptions& options) {
   const bool gpu = options.device ? *options.device == DeviceType::kCUDA : !cuda::unusable_gpu(0);
   io::FileTransaction files;

@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr double kNoLimit = 1e9;  // in seconds; so high that only --repeat limits the number of runs
+constexpr double kNoLimit = 1e9;  // in seconds; high enough that only --repeat limits the number of runs
 
 bool has_forward(Mode mode) {
   return mode != Mode::kBackward;
@@ -28,7 +28,7 @@ bool has_backward(Mode mode) {
   return mode != Mode::kForward;
 }
 
-/// Pairs of names for each argument: the library's name and the user's name.
+/// Two names for each argument: the library's name and the user's name, for example the file name.
 using Names = std::vector<std::pair<std::string, std::string>>;
 
 /// A result and the file to which it is written.
@@ -36,7 +36,8 @@ struct Output {
   fs::path file;
   const io::HostTensor* tensor;
   bool npy;
-  // Number of dimensions to write; the remaining ones are 1. For example, logsumexp is (B, H, S).
+  // Number of dimensions in the file. The remaining dimensions have size 1 and are left out. For example, logsumexp is
+  // (B, H, S).
   std::size_t sizes;
 };
 
@@ -44,7 +45,7 @@ struct Job {
   Workload work;
   Names names;
   std::vector<Output> outputs;
-  std::string o_name;  // name of the file from which a run of backward alone reads O
+  std::string o_name;  // name of the file of O, if only backward is computed
 };
 
 io::HostTensor read_lse_like(const fs::path& path) {
@@ -53,7 +54,8 @@ io::HostTensor read_lse_like(const fs::path& path) {
 
 void read_folder(const RunOptions& options, Job& job) {
   const fs::path& folder = options.data;
-  // The lock ensures that O and logsumexp are from the same run.
+  // The lock prevents another process from replacing files while they are read, so O and logsumexp are from the same
+  // run.
   const io::FolderLock lock(folder, io::FolderLock::Kind::kShared);
   const io::FolderSpec spec = io::parse_folder_path(folder);
   Workload& w = job.work;
@@ -143,7 +145,7 @@ void plan_outputs(const RunOptions& options, Job& job) {
     add("dQ", w.dq, npy);
     add("dK", w.dk, npy);
     add("dV", w.dv, npy);
-    // These are written as .npy, like the option tensors that they belong to.
+    // The gradients of option tensors are written as .npy files, like these tensors.
     for (std::size_t i = 0; i < w.score_gradients.size(); ++i) {
       if (w.score_gradients[i]) add(core::kScoreTensors[i].gradient, *w.score_gradients[i], true);
     }
@@ -205,7 +207,7 @@ void keep_inputs(const RunOptions& options, io::FileTransaction& files) {
   for (const std::string& name : io::tensor_files()) files.keep_from_links(options.data / name);
 }
 
-/// Everything that must be ready before the computation: inputs, output files, and the backend.
+/// Inputs, open output files and the chosen backend. prepare() makes them before the computation.
 struct Prepared {
   Job job;
   Choice choice;
@@ -215,8 +217,8 @@ struct Prepared {
   std::optional<ResultFiles> result_files;
 };
 
-/// Performs all steps that can fail: first the checks of arguments, then opening the output files. In a ring only one
-/// rank writes files.
+/// Loads the inputs, checks the arguments, and then opens the output files. These are the steps that can fail. `writes`
+/// is false for the ranks of a ring that write no files.
 void prepare(const RunOptions& options, bool writes, Prepared& prepared) {
   Job& job = prepared.job;
   load(options, job);
@@ -257,7 +259,7 @@ std::vector<Result> compute(const RunOptions& options, const Prepared& prepared,
   return results;
 }
 
-/// Returns the text that names the backend and the device. Examples: "fa2 (chosen by auto), NVIDIA H200" and
+/// Returns a text with the names of the backend and the device. Examples: "fa2 (chosen by auto), NVIDIA H200" and
 /// "wgmma_specialized forward, simt backward (chosen by auto), NVIDIA H200".
 std::string backend_text(const RunOptions& options, const Choice& choice, const Result& result) {
   const bool differ = !choice.forward.empty() && !choice.backward.empty() && choice.forward != choice.backward;
@@ -291,7 +293,8 @@ void print_outputs(const std::vector<Output>& outputs) {
   fmt::print("\nwrote {} to {}\n", names, outputs.front().file.parent_path().string());
 }
 
-/// Checks the results, adds the errors to them, and prints them. Returns true if all results passed.
+/// Compares the results with the reference. Adds the errors to `results` and prints them. Returns true if all errors
+/// are within their tolerances.
 bool check_results(const RunOptions& options, const Workload& w, std::vector<Result>& results) {
   const CheckReport report = check(w, options.mode);
   bool passed = true;
@@ -312,7 +315,7 @@ int finish(const RunOptions& options, Prepared& prepared, std::vector<Result>& r
   for (std::size_t i = 0; i < prepared.handles.size(); ++i) {
     prepared.files.append(prepared.handles[i], output_header(job.outputs[i]));
     for (auto rest = job.outputs[i].tensor->bytes(); !rest.empty();) {
-      // Piece size in bytes; small enough to react to an interrupt between pieces.
+      // Size in bytes of the pieces that are written. The program checks for an interrupt between two pieces.
       constexpr std::size_t kPiece = 1 << 26;
       stop_if_interrupted();
       const auto piece = rest.first(std::min(rest.size(), kPiece));

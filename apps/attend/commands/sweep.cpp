@@ -1,5 +1,5 @@
-// attend sweep: times many variants of one kernel family on one problem. All run in one process, and their runs
-// alternate.
+// attend sweep: times many variants of one kernel family on one problem. A variant is a set of values of the family's
+// compile-time parameters. All variants run in one process, in alternation.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -26,11 +26,11 @@ using cuda::Family;
 /// One variant of the sweep.
 struct Point {
   cuda::Choice choice;
-  // For example "block_n=64 stages=2"; empty for the variant that the family chooses by itself.
+  // For example "block_n=64 stages=2". Empty for the variant that the family chooses by default.
   std::string settings = {};
-  std::string error = {};  // the reason why the variant cannot run, if there is one
+  std::string error = {};  // reason why the variant cannot run; empty if it can
   int registers = 0, spill_bytes = 0;
-  double difference = 0;  // largest difference from the result of the variant that the family chooses
+  double difference = 0;  // largest difference from the result of the default variant
   Timing timing = {};
 };
 
@@ -42,7 +42,7 @@ std::string settings_text(const std::vector<SweepOptions::Setting>& settings, co
   return text;
 }
 
-/// Returns the variant that the family chooses, followed by every combination of the settings.
+/// Returns the default variant of the family, followed by every combination of the values in the settings.
 std::vector<Point> make_points(const SweepOptions& options, const Family& family, const core::Problem& p) {
   const cuda::DeviceInfo& device = cuda::device_info(p.q.device.index);
   const cuda::Choice own = family.choose(p, device);
@@ -78,7 +78,7 @@ std::vector<Point> make_points(const SweepOptions& options, const Family& family
   return points;
 }
 
-/// Compiles the kernels of all variants on all cores, and computes their grids.
+/// Compiles the kernels of all variants on all cores, and computes their launch grids.
 void compile_all(std::vector<Point>& points, const Family& family, const core::Problem& p) {
   const cuda::DeviceInfo& device = cuda::device_info(p.q.device.index);
   std::atomic<std::size_t> next = 0;
@@ -108,7 +108,8 @@ void compile_all(std::vector<Point>& points, const Family& family, const core::P
   for (int i = 0; i < usable_cores(); ++i) workers.emplace_back(work);
 }
 
-/// Returns the largest difference of two results. It is infinity if only one of them has a NaN at some place.
+/// Returns the largest difference between corresponding elements of two results. It is infinity if only one of two
+/// corresponding elements is NaN.
 double largest_difference(const io::HostTensor& a, const io::HostTensor& b) {
   const auto numbers = [](const io::HostTensor& t) { return static_cast<const float*>(t.view().data); };
   double largest = 0;
@@ -135,8 +136,8 @@ nlohmann::ordered_json to_json(const Point& point, double tflops) {
   return object;
 }
 
-/// Times the variants that can run, in alternation. Each other variant gets an error text. Sorts all variants, the
-/// fastest first.
+/// Times the variants that can run, in alternation. Sets the error text of the variants that cannot run. Sorts all
+/// variants, the fastest first.
 void time_points(std::vector<Point>& points, const SweepOptions& options, const Family& family, const Workload& w,
                  DeviceWorkload& device) {
   const io::HostTensor& result = options.mode == Mode::kForward ? w.o : w.dk;
@@ -168,7 +169,7 @@ void time_points(std::vector<Point>& points, const SweepOptions& options, const 
   });
 }
 
-/// Prints a line for each variant. @return the same as JSON
+/// Prints a line for each variant. @return these values as JSON
 nlohmann::ordered_json show(const std::vector<Point>& points, double operations) {
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
   for (const Point& point : points) {

@@ -1,4 +1,4 @@
-// The matrix product of cuBLAS. `attend ladder` compares the speed of kernels with it.
+// A matrix product computed by cuBLAS. `attend ladder` compares the speed of kernels with the speed of this product.
 #pragma once
 
 #include <memory>
@@ -9,7 +9,8 @@
 
 namespace attend::cli {
 
-/// A product of two square matrices of random numbers, computed by cuBLAS. Products of f32 use true float32, not TF32.
+/// A product of two square matrices of random numbers, computed by cuBLAS. Products of f32 matrices are computed in
+/// float32, not in TF32.
 class MatrixProduct {
  public:
   static constexpr int kSize = 8192;  // number of rows and of columns

@@ -11,8 +11,8 @@ namespace {
 
 using cuda::Family;
 
-/// Returns the families for tensor cores that `auto` may choose and that are not rungs of the ladder. `simt` is not
-/// included, because it also supports float32.
+/// Returns the kernel families for tensor cores that `auto` may choose and that are not rungs of the ladder. Families
+/// that also support float32, such as `simt`, are not included.
 std::vector<const Family*> products() {
   const std::span<const Family* const> all = cuda::families();
   std::vector<const Family*> found;
@@ -26,8 +26,8 @@ auto architectures_of(const Family& family) {
   return std::count_if(archs.begin(), archs.end(), [&](const cuda::Arch& arch) { return family.supports(arch); });
 }
 
-/// Returns a product family that supports the architecture and has the pass. If there are several, returns the one that
-/// supports the fewest architectures. Returns null if there is none.
+/// Returns a production family that supports the architecture and the pass. If there are several, returns the family
+/// that supports the fewest architectures. Returns null if there is none.
 const Family* product_for(const cuda::Arch& arch, bool Family::*has_pass) {
   const Family* best = nullptr;
   for (const Family* family : products()) {

@@ -19,7 +19,7 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
   throw Error(ErrorCode::kInvalidArgument, fmt::format("{}: '{}', allowed {}", flag, text, allowed));
 }
 
-/// Returns `text` as a number. Returns nothing unless the entire text is a number.
+/// Returns `text` as a number. Returns std::nullopt if any character does not belong to the number.
 template <class Number>
 std::optional<Number> parse_number(std::string_view text) {
   Number value = 0;

@@ -1,5 +1,5 @@
-// Flags whose values are checked when they are parsed, so that all errors have the same form:
-//   --batch_size: 'many', allowed integers from 1 to 2147483647
+// Functions that add flags to a command. They check each value when it is parsed, so that all errors have the same
+//   form. For example: --batch_size: 'many', allowed integers from 1 to 2147483647
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -27,15 +27,16 @@ CLI::Option* add_integer(CLI::App& app, const std::string& flag, std::int64_t& t
 /// Adds a flag whose value is any integer from 0 to 2^64 - 1.
 CLI::Option* add_seed(CLI::App& app, const std::string& flag, std::uint64_t& target, const char* description);
 
-/// Adds a flag whose value is a finite number in [smallest, largest]. If `open_end` is true, `largest` is excluded.
+/// Adds a flag whose value is a finite number in [smallest, largest]. If `open_end` is true, the value `largest` is not
+/// allowed.
 CLI::Option* add_real(CLI::App& app, const std::string& flag, std::optional<double>& target, double smallest,
                       double largest, bool open_end, const char* description);
 
-/// Adds a flag whose value is one of `allowed`. Stores the position of the value in `index`.
+/// Adds a flag whose value is one of `allowed`. Stores in `index` the position of the value in `allowed`.
 CLI::Option* add_choice(CLI::App& app, const std::string& flag, std::size_t& index, std::vector<std::string> allowed,
                         const char* description);
 
-/// Adds a flag whose value is a path that is not empty.
+/// Adds a flag whose value is a path. An empty path is not allowed.
 CLI::Option* add_path(CLI::App& app, const std::string& flag, std::filesystem::path& target, const char* description);
 
 }  // namespace attend::cli

@@ -1,4 +1,4 @@
-// The texts that --help prints below the flags of the program and of each command.
+// Texts that --help prints below the list of flags, for the program and for each command.
 #pragma once
 
 namespace attend::cli {

@@ -21,7 +21,8 @@ std::string with_underscores(std::string_view text) {
   return out;
 }
 
-/// Returns the Levenshtein distance: how many letters must be inserted, removed or replaced to turn a into b.
+/// Returns the Levenshtein distance: the number of letters that must be inserted, removed or replaced to change a into
+/// b.
 std::size_t edits(std::string_view a, std::string_view b) {
   std::vector<std::size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), std::size_t{0});
@@ -43,7 +44,7 @@ std::string did_you_mean(std::string_view text, const std::vector<std::string>& 
   if (plain.size() < 2) return "";
   std::string_view best;
   std::size_t least =
-      std::max<std::size_t>(plain.size() < 4 ? 1 : 2, plain.size() / 3) + 1;  // accepts two swapped letters
+      std::max<std::size_t>(plain.size() < 4 ? 1 : 2, plain.size() / 3) + 1;  // two swapped letters have distance 2
   for (const std::string& candidate : candidates) {
     const bool begins = candidate.starts_with(plain);
     const std::size_t cost = begins ? 1 : edits(plain, candidate);

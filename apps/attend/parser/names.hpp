@@ -7,13 +7,13 @@
 
 namespace attend::cli {
 
-/// Returns the entry of `allowed` that `name`, the name of a backend or a kernel, means. It may be spelled with -
-/// instead of _, and it may be an alias (docs/names.md). Abbreviations are not accepted.
+/// Returns the element of `allowed` that the user means by `name`, which is the name of a backend or kernel. `name` may
+/// contain - instead of _, and it may be an alias (docs/names.md). Abbreviations are not accepted.
 /// @throws Error (kInvalidArgument) with a text like "FLAG: 'NAME', allowed A, B, ...; did you mean A?"
 [[nodiscard]] std::string known_name(std::string_view flag, std::string_view name,
                                      const std::vector<std::string>& allowed);
 
-/// Returns "; did you mean X?" if one of `candidates` is similar to `text`, and an empty text otherwise.
+/// Returns "; did you mean X?" if a candidate X is similar to `text`. Otherwise returns an empty text.
 [[nodiscard]] std::string did_you_mean(std::string_view text, const std::vector<std::string>& candidates);
 
 /// Returns `arguments` with - replaced by _ inside the names of flags (--flag).

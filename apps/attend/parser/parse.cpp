@@ -35,13 +35,13 @@ std::vector<std::string> compute_names() {
   return names;
 }
 
-/// Values of flags that are converted to options after the entire command line has been parsed.
+/// Values of flags that can be converted to options only after the entire command line has been parsed.
 struct Raw {
   std::string compute = "auto";
   std::size_t mode = 0;
   std::size_t dtype = 0;
   std::size_t device = 0;
-  std::size_t ring = 0;  // 0 if there is no ring; n selects sharding number n - 1
+  std::size_t ring = 0;  // 0 if there is no ring; otherwise 1 plus the index of the sharding
   std::size_t algorithm = 0;
   std::size_t cache_action = 0;
   bool grid_given = false;
@@ -52,7 +52,7 @@ struct Raw {
   ScoreFlags score;
   std::optional<double> max_seconds;
   std::array<bool, core::kScoreTensors.size()> explain_tensors = {};
-  std::int64_t heads_kv = 0, seqlen_k = 0, head_dim_v = 0;  // 0 means the value of the corresponding size of q
+  std::int64_t heads_kv = 0, seqlen_k = 0, head_dim_v = 0;  // 0 means that the size is equal to that of q
   std::string computes = "auto";
   std::string archs = "sm_80,sm_90a,sm_120";
 };
@@ -191,7 +191,7 @@ RunOptions finish(RunOptions options, const Raw& raw) {
   const std::pair<const char*, const std::filesystem::path*> npy_flags[] = {
       {"--q", &options.q},       {"--k", &options.k}, {"--v", &options.v},    {"--output_dir", &options.output_dir},
       {"--dout", &options.dout}, {"--o", &options.o}, {"--lse", &options.lse}};
-  constexpr std::size_t kRequired = 4;  // the first four flags are required
+  constexpr std::size_t kRequired = 4;  // number of flags that are required, which come first
   for (std::size_t i = 0; i < std::size(npy_flags); ++i) {
     const auto& [flag, path] = npy_flags[i];
     if (options.data.empty() && i < kRequired && path->empty()) {
@@ -230,7 +230,7 @@ CompileOptions finish(CompileOptions options, const Raw& raw) {
     try {
       (void)cuda::find_arch(arch);
     } catch (const Error& error) {
-      // Completes the flag's name, for example "--arch: 'sm_1', allowed ...".
+      // Puts the flag's name before the message, for example "--arch: 'sm_1', allowed ...".
       refuse(fmt::format("--{}", error.what()));
     }
   }
@@ -287,7 +287,8 @@ Command finish(const InfoOptions& options, const Raw& raw, AttentionOptions atte
   return explain;
 }
 
-/// Throws if the command does not have one of the flags. CLI11 would name the flag too, but would not suggest another.
+/// Throws an error if the command line contains a flag that the command does not have. The error suggests a similar
+/// flag, which CLI11's message does not.
 void check_flags(const CLI::App& command, const std::vector<std::string>& arguments) {
   std::vector<std::string> known = {"--help"};
   for (const CLI::Option* option : command.get_options()) {
@@ -302,7 +303,7 @@ void check_flags(const CLI::App& command, const std::vector<std::string>& argume
   }
 }
 
-/// Throws unless the first word is a command or a flag such as --help.
+/// Throws if the first word is neither a command nor a flag such as --help.
 void check_command(const std::vector<std::string>& arguments) {
   constexpr std::array<std::string_view, 9> kCommands = {"generate", "run",  "bench", "compile", "ladder",
                                                          "sweep",    "ring", "cache", "info"};
@@ -316,7 +317,7 @@ void check_command(const std::vector<std::string>& arguments) {
   }
 }
 
-/// Everything that parsing fills in: the commands with their options and flags.
+/// Results of parsing: the options and flags of each command.
 struct CommandLine {
   CLI::App app{"Exact attention, forward and backward: O = softmax(scale Q K^T + bias) V", "attend"};
   Raw raw;
@@ -331,7 +332,7 @@ struct CommandLine {
   InfoOptions info;
   AttentionOptions explained;
 
-  /// Adds the names of all commands, which --help needs.
+  /// Adds all commands by name, without their flags. --help lists the names.
   CommandLine() {
     app.set_version_flag("--version", std::string("attend ") + version());
     app.require_subcommand(1);
@@ -347,7 +348,7 @@ struct CommandLine {
     app.add_subcommand("info", "Show what this machine and this build can do");
   }
 
-  /// Adds the flags of one command. The flags of other commands are not needed.
+  /// Adds the flags of the command on the command line. The flags of other commands are not needed.
   void add_flags(const std::string& command) {
     const auto sub = [&]() -> CLI::App& { return *app.get_subcommand(command); };
     if (command == "generate") add_generate(sub(), generate, raw);

@@ -1,4 +1,4 @@
-// Turns the words of the command line into the options of one command. Parsing computes nothing and opens no file.
+// Converts the words of the command line to the options of one command. Parsing opens no file.
 #pragma once
 
 #include <string>

@@ -1,4 +1,5 @@
-// Flags that describe a problem: the options of attention, and the sizes in one flag. Several commands share them.
+// Flags that describe a problem. They set the options of attention, and one flag sets the sizes. Several commands use
+// these flags.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -12,14 +13,14 @@
 
 namespace attend::cli {
 
-/// Return the element types that commands accept, and their names in the same order.
+/// Return the element types that commands accept, and the names of these types in the same order.
 [[nodiscard]] const std::vector<DType>& flag_dtypes();
 [[nodiscard]] std::vector<std::string> dtype_names();
 
-/// Returns the parts of `text` between commas.
+/// Splits `text` at commas.
 [[nodiscard]] std::vector<std::string> split_at_commas(std::string_view text);
 
-/// The flags for the options of attention. finish() stores the values of flags that may be absent.
+/// The flags for the options of attention. finish() stores the values of those flags that can be absent.
 struct AttentionFlags {
   std::array<std::optional<double>, core::kScoreNumbers.size()> score_numbers;
 
@@ -27,18 +28,18 @@ struct AttentionFlags {
   void finish(AttentionOptions& options) const;
 };
 
-/// The flag --problem B,H,S,D and the flags for the remaining sizes. A command may give --problem another name.
+/// The flag --problem B,H,S,D and the flags for the other sizes. A command can use another name instead of --problem.
 struct ProblemFlags {
   AttentionFlags attention;
   std::string sizes;
-  // Index of bf16; a command may set another type before add().
+  // Index of the default element type, which is bf16. A command can set another default before it calls add().
   std::size_t dtype = 2;
-  std::int64_t heads_kv = 0, seqlen_k = 0, head_dim_v = 0;  // 0 means the value of the corresponding size of q
+  std::int64_t heads_kv = 0, seqlen_k = 0, head_dim_v = 0;  // 0 means that the size is equal to that of q
 
   void add(CLI::App& app, const char* flag, AttentionOptions& options);
   /// @throws Error (kInvalidArgument) naming the flag, the given value and the allowed values.
   [[nodiscard]] io::FolderSpec finish(const char* flag, AttentionOptions& options) const;
-  /// For a call without `flag`. Throws if another flag was given that is allowed only with it.
+  /// Checks a command line without `flag`. Throws if it contains a flag that is allowed only together with `flag`.
   void finish_without_sizes(const char* flag, AttentionOptions& options) const;
 };
 

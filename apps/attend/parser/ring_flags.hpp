@@ -1,4 +1,4 @@
-// The flags of `attend ring`, and those that `attend run --ring` shares with it.
+// The flags of `attend ring`. Some of them are also flags of `attend run --ring`.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -9,7 +9,7 @@
 
 namespace attend::cli {
 
-/// Adds the flag --algorithm. Its value is stored as the number of a RingAlgorithm.
+/// Adds the flag --algorithm. Its value is stored as the index of a RingAlgorithm.
 void add_algorithm(CLI::App& app, std::size_t& algorithm);
 
 /// Checks that `attend run` has no option that a ring does not support.

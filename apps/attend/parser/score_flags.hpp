@@ -12,7 +12,7 @@ namespace attend::cli {
 
 struct ScoreFlags {
   std::optional<std::string> text, mask_text;
-  std::vector<std::string> tensors;  // each has the form NAME=FILE
+  std::vector<std::string> tensors;  // values of --tensor; each has the form NAME=FILE
 
   void add(CLI::App& app);
   void finish(RunOptions& options) const;

@@ -16,7 +16,7 @@ struct SweepFlags {
   ProblemFlags problem;
   std::size_t mode = 0;
   std::optional<double> max_seconds;
-  std::vector<std::string> settings;  // each has the form "block_n=64,96"
+  std::vector<std::string> settings;  // values of --set; each has the form "block_n=64,96"
 
   void add(CLI::App& app, SweepOptions& options);
   /// @throws Error (kInvalidArgument) naming the flag, the given value and the allowed values.

@@ -19,8 +19,8 @@ namespace {
 
 std::atomic<int> signal_number = 0;
 
-/// What happened to the results, for the message. Never destroyed, because the waiting thread runs until the process
-/// ends.
+/// State of the results, which the message about an interrupt reports. This object is never destroyed, because the
+/// thread that waits for signals uses it until the process ends.
 struct Results {
   std::mutex mutex;
   std::string text = "nothing was written";
@@ -35,7 +35,7 @@ const char* signal_name(int number) {
   return number == SIGINT ? "SIGINT" : number == SIGTERM ? "SIGTERM" : "SIGHUP";
 }
 
-/// Prints once what happened to the results.
+/// Prints the message about the interrupt. Only the first call prints it.
 void report() {
   const int number = signal_number.load(std::memory_order_relaxed);
   Results& all = results();
@@ -45,8 +45,8 @@ void report() {
   (void)!::write(STDERR_FILENO, line.data(), line.size());
 }
 
-/// Ends the process by the signal itself. A shell then detects that the process was interrupted, and ends its own loop
-/// too.
+/// Restores the default action of the signal and raises it, which ends the process. A shell then detects that the
+/// process was interrupted, and also stops a loop that started the process.
 [[noreturn]] void end_by_signal() {
   const int number = signal_number.load(std::memory_order_relaxed);
   ::signal(number, SIG_DFL);
@@ -64,8 +64,8 @@ void report() {
   while (sigwait(&signals, &number) != 0) {
   }
   signal_number.store(number, std::memory_order_relaxed);
-  sigtimedwait(&signals, nullptr, &kGrace);  // until then main() may end the process; a second signal ends the wait
-  io::abandon_unfinished_files();            // if a commit is in progress, waits milliseconds for it
+  sigtimedwait(&signals, nullptr, &kGrace);  // time in which main() can end; a second signal ends the wait
+  io::abandon_unfinished_files();            // if files are being committed, waits for it (milliseconds)
   report();
   end_by_signal();
 }

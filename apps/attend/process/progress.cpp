@@ -8,7 +8,7 @@
 namespace attend::cli {
 namespace {
 
-constexpr std::chrono::milliseconds kPatience{500};  // work that takes less time shows no bar
+constexpr std::chrono::milliseconds kPatience{500};  // time before the bar appears
 constexpr std::chrono::milliseconds kInterval{100};  // time between two updates
 constexpr std::int64_t kWidth = 30;                  // width of the bar in characters
 

@@ -1,4 +1,4 @@
-// A progress bar on stderr for tasks that take long. Prints nothing if stderr is not a terminal.
+// A progress bar on stderr for long tasks. Prints nothing if stderr is not a terminal.
 #pragma once
 
 #include <chrono>
@@ -19,10 +19,10 @@ class Progress {
 
   void advance(std::int64_t steps = 1);
 
-  /// Sets the text after the bar. It names the current item.
+  /// Sets the text after the bar, for example the name of the current problem.
   void note(std::string text);
 
-  /// Erases the bar until the next update, so that the caller can print a line.
+  /// Erases the bar, so that the caller can print a line. The next update draws the bar again.
   void hide();
 
  private:

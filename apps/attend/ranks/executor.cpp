@@ -66,7 +66,8 @@ class RingExecutor : public Executor {
     return rows;
   }
 
-  /// Returns this rank's rows of a bias or mask. A tensor that is the same for all rows is returned unchanged.
+  /// Returns the rows of a bias or mask that belong to this rank. If the tensor is the same for all rows, returns it
+  /// unchanged.
   Tensor rows_of_scores(const io::HostTensor& whole, std::optional<io::HostTensor>& mine) const {
     if (whole.shape()[2] == 1) return whole.view();
     mine = rows_of(whole.view());
@@ -77,7 +78,7 @@ class RingExecutor : public Executor {
     if (work_.dout) mine_.dout = rows_of(work_.dout->view());
     mine_.allocate_backward();
     for (auto& gradient : mine_.score_gradients) gradient.reset();  // a ring computes no gradients of score tensors
-    // Without a forward pass, o and lse are those of an earlier run.
+    // If only backward is computed, o and lse are inputs from an earlier run.
     if (!has_forward_) {
       mine_.o = rows_of(work_.o.view());
       mine_.lse = rows_of(work_.lse.view());
@@ -85,7 +86,7 @@ class RingExecutor : public Executor {
     has_gradients_ = true;
   }
 
-  /// Collects the rows of all ranks on rank 0 and writes them to their places in `whole`.
+  /// Collects the rows of all ranks on rank 0, which writes them to their positions in `whole`.
   void bring(io::HostTensor& rows, const io::HostTensor& whole) {
     const RingContext& context = ring_.context();
     if (!ring_.is_first()) return ring_.bring_to_first(context.rank(), rows.bytes());
@@ -98,7 +99,7 @@ class RingExecutor : public Executor {
   }
 
   const Workload& work_;
-  Workload mine_;  // holds this rank's rows
+  Workload mine_;  // contains this rank's rows
   Choice choice_;
   RingParams ring_params_;
   RingSession& ring_;

@@ -10,9 +10,9 @@
 
 namespace attend::cli {
 
-/// Returns an executor whose run() and samplers are collective. A sample is the time of the slowest rank. It is the
-/// same on every rank, so that all ranks repeat a pass equally often. fetch() writes the outputs of `w` on rank 0. The
-/// gradient of a bias is not computed.
+/// Returns an executor for one rank. All ranks must call run() and the samplers together. A sample is the time of the
+/// slowest rank. Every rank gets the same number, so that all ranks repeat a pass the same number of times. On rank 0,
+/// fetch() writes the outputs to `w`. The gradient of a bias is not computed.
 [[nodiscard]] std::unique_ptr<Executor> make_ring_executor(const Workload& w, const Choice& choice,
                                                            const RingParams& ring_params, RingSession& ring);
 

@@ -53,7 +53,7 @@ class ThreadParty : public RingParty {
         } catch (...) {
           failures[at] = std::current_exception();
         }
-        barrier.arrive_and_drop();  // other ranks then no longer wait for this rank, which has ended
+        barrier.arrive_and_drop();  // from now on, other ranks do not wait for this rank
       });
     }
     threads.clear();  // waits until all threads have ended
@@ -109,7 +109,7 @@ class MpiParty : public RingParty {
 
 }  // namespace
 
-// Checks the variables that Open MPI sets, and those that MPICH and its derivatives set.
+// Checks the environment variables that Open MPI sets, and those that MPICH and its derivatives set.
 bool is_of_mpirun() {
   return core::environment("OMPI_COMM_WORLD_SIZE") != nullptr || core::environment("PMI_SIZE") != nullptr;
 }

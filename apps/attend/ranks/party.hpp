@@ -1,4 +1,5 @@
-// The ranks of `attend ring`. They are threads of this process, on the host or on GPUs, or the processes of an mpirun.
+// The ranks of `attend ring`. A rank is a thread of this process, which computes on the host or on a GPU, or it is a
+// process of an mpirun.
 #pragma once
 
 #include <functional>
@@ -14,7 +15,7 @@ namespace attend::cli {
 
 class RingParty {
  public:
-  /// The work of one rank. `together` returns when all ranks have called it.
+  /// The work of one rank. It calls `together` to wait until all ranks have called `together`.
   using Work = std::function<std::vector<PassTimes>(const RingContext&, Device, const std::function<void()>& together)>;
 
   virtual ~RingParty() = default;
@@ -23,13 +24,13 @@ class RingParty {
   /// Returns the default number of threads for each rank.
   [[nodiscard]] virtual int threads_of_rank() const = 0;
   [[nodiscard]] virtual Device first_device() const = 0;
-  [[nodiscard]] virtual const char* name() const = 0;  ///< "threads", "nccl" or "mpi"
+  [[nodiscard]] virtual const char* name() const = 0;  ///< transport of the ring: "threads", "nccl" or "mpi"
 
-  /// Runs checks that may fail before any rank begins. Returns false if a check has failed on some rank and this
-  /// process is not the first. On the first process, throws the failure instead.
+  /// Runs checks that can fail, before any rank begins its work. If a check fails on any rank, throws the failure on
+  /// the first process and returns false on the other processes.
   [[nodiscard]] virtual bool prepare(const std::function<void()>& checks) = 0;
 
-  /// Runs `work` on all ranks. On the first process, returns the results of every rank. @throws the exception of the
+  /// Runs `work` on all ranks. Returns the results of all ranks on the first process. @throws the exception of the
   /// first rank that failed.
   [[nodiscard]] virtual std::vector<std::vector<PassTimes>> run(const Work& work) = 0;
 };
@@ -37,8 +38,8 @@ class RingParty {
 /// Returns whether this process was started by an mpirun.
 [[nodiscard]] bool is_of_mpirun();
 
-/// Makes the ranks that --over, --device and --ranks describe. The default depends on the environment: the processes of
-/// an mpirun if there is one, otherwise GPUs over NCCL if there are at least two, otherwise threads.
+/// Makes the ranks that --over, --device and --ranks describe. Without --over, an mpirun makes each of its processes a
+/// rank. Without mpirun, the ranks are GPUs over NCCL if there is a GPU for each rank, and threads otherwise.
 [[nodiscard]] std::unique_ptr<RingParty> make_ring_party(const RingOptions& options);
 
 }  // namespace attend::cli

@@ -12,7 +12,8 @@
 
 namespace attend::cli {
 
-/// One rank in its ring. All functions except context() and is_first() are collective.
+/// One rank in its ring. All ranks must call the functions together, except for context(), is_first() and
+/// bring_to_first().
 class RingSession {
  public:
   virtual ~RingSession() = default;
@@ -22,18 +23,19 @@ class RingSession {
   /// Returns the number of ranks on this machine.
   [[nodiscard]] virtual int local_size() const = 0;
 
-  /// Returns the text of the first rank whose `failure` is not empty, or "" if all are empty. The result is the same on
-  /// every rank.
+  /// Returns the text `failure` of the first rank at which it is not empty. Returns "" if it is empty on all ranks. The
+  /// result is the same on every rank.
   [[nodiscard]] virtual std::string first_failure(const std::string& failure) = 0;
-  /// Returns the largest `value` of all ranks.
+  /// Returns the largest `value` that any rank has passed.
   [[nodiscard]] virtual double largest(double value) = 0;
 
-  /// Sends `bytes` of `rank` to rank 0, which receives them in its own `bytes`. Only these two ranks call it.
+  /// Sends bytes from `rank` to rank 0. On `rank`, `bytes` is the data to send. On rank 0, `bytes` is the buffer that
+  /// receives it. Only these two ranks call this function.
   virtual void bring_to_first(int rank, std::span<std::byte> bytes) = 0;
 };
 
-/// Starts MPI, which ends with the returned session. @throws Error (kMissingHardware) if the program is built without
-/// MPI.
+/// Starts MPI. The destructor of the returned session ends MPI. @throws Error (kMissingHardware) if the program is
+/// built without MPI.
 [[nodiscard]] std::unique_ptr<RingSession> join_ring();
 
 /// Runs `work` on `num_ranks` threads of this process. Each thread is one rank of a ring on the host. Returns the
@@ -43,8 +45,8 @@ int on_threads(int num_ranks, const std::function<int(RingSession&)>& work);
 
 /// Does this rank's work, and then checks whether all ranks succeeded. If a rank failed, rank 0 throws an Error with
 /// the text of the first failure, and the other ranks return false. Those ranks must then exit with status 0. With
-/// another status, mpirun would end rank 0 before it has reported the failure. If there is no ring, only the work is
-/// done.
+/// another status, mpirun would end rank 0 before it has reported the failure. If there is no ring, the function only
+/// does the work.
 [[nodiscard]] bool done_on_every_rank(RingSession* ring, const std::function<void()>& work);
 
 }  // namespace attend::cli

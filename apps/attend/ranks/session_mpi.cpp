@@ -8,7 +8,8 @@
 namespace attend::cli {
 namespace {
 
-/// The count of an MPI call is an int. A longer message is sent in several pieces, which arrive in order.
+/// Largest number of bytes in one MPI message, because MPI counts elements in an int. Longer data is sent in several
+/// messages, which arrive in order.
 constexpr std::size_t kMaxPieceBytes = std::size_t{1} << 30;
 
 /// MPI's default error handler ends all processes if a call fails, so the calls in this class check no status.

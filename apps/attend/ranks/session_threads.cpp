@@ -27,9 +27,10 @@ struct Table {
 
   std::mutex mutex;
   std::condition_variable changed;
-  // Bytes that each rank sends to rank 0. An element is empty if there are none, or if rank 0 has already copied them.
+  // Bytes that each rank sends to rank 0. An element is empty if the rank has nothing to send, or if rank 0 has already
+  // copied the bytes.
   std::vector<std::span<std::byte>> sent;
-  bool failed = false;  // true if any rank has failed; then no rank waits for bytes any more
+  bool failed = false;  // true if any rank has failed; ranks then stop waiting for bytes
 };
 
 class ThreadSession : public RingSession {
@@ -107,7 +108,7 @@ int on_threads(int num_ranks, const std::function<int(RingSession&)>& work) {
       } catch (...) {
         failures[rank] = std::current_exception();
       }
-      table.barrier.arrive_and_drop();  // other ranks then no longer wait for this rank, which has ended
+      table.barrier.arrive_and_drop();  // from now on, other ranks do not wait for this rank
     });
   }
   threads.clear();  // waits until all threads have ended

@@ -35,7 +35,8 @@ std::vector<SharePiece> share_pieces(const RingOptions& options, int rank, int n
     const KeyRange keys = mask.rows(first, first + end - begin);
     if (keys.empty()) continue;
     SharePiece piece = {begin, end - begin, keys.begin, keys.end - keys.begin, mask.window_left, mask.window_right};
-    // Number of keys by which the diagonal of the piece differs from that of the complete problem.
+    // A separate call aligns its mask to the bottom right corner of the piece. `shift` is the number of keys by which
+    // this diagonal differs from the diagonal of the complete problem.
     const std::int64_t shift =
         first + options.spec.seqlen_k - options.spec.seqlen_q - keys.begin - (piece.num_keys - piece.num_rows);
     if (piece.window_left >= 0) piece.window_left -= shift;

@@ -1,5 +1,5 @@
-// A rank's share of the work, as one device would compute it without a ring. `attend ring` compares the ring's time
-// with its time.
+// A rank's share of the work, computed on one device without a ring. `attend ring` compares the time of the ring with
+// the time of this computation.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@
 
 namespace attend::cli {
 
-/// Consecutive rows of a rank and the keys that they see. The piece is a separate call, whose mask is aligned to the
-/// bottom right corner.
+/// Consecutive rows of a rank, and the keys that these rows see. Each piece is computed by a separate call, whose mask
+/// is aligned to the bottom right corner.
 struct SharePiece {
   std::int64_t row = 0, num_rows = 0;  ///< first row, counted in the rank's rows, and number of rows
   std::int64_t key = 0, num_keys = 0;  ///< first key, counted in the complete sequence, and number of keys
@@ -21,11 +21,11 @@ struct SharePiece {
 /// Returns whether a rank's work can be split into a few pieces. This is not possible with striped tokens.
 [[nodiscard]] bool has_pieces(const RingOptions& options);
 
-/// Returns the pieces of a rank's work, without pieces that see no key. Requires has_pieces().
+/// Returns the pieces of a rank's work. Pieces whose rows see no key are left out. has_pieces() must be true.
 [[nodiscard]] std::vector<SharePiece> share_pieces(const RingOptions& options, int rank, int num_ranks);
 
-/// Returns the average number of visible pairs per rank, divided by that of this rank. It is 1 if the work is balanced,
-/// and infinite if this rank has no visible pair.
+/// Returns the average number of visible pairs per rank, divided by the number of visible pairs of this rank. The
+/// result is 1 if the work is balanced, and infinite if this rank has no visible pair.
 [[nodiscard]] double mean_over_own(const RingOptions& options, int rank, int num_ranks);
 
 /// Returns the average number of keys that a row of the complete problem sees.

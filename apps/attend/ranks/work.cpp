@@ -20,13 +20,15 @@ namespace attend::cli {
 namespace {
 
 constexpr int kWarmUps = 2;
-// Calls that are timed together, so that the host runs ahead of the GPU as in a real program.
+// Number of consecutive calls in one sample. During several calls, the host runs ahead of the GPU, as in a real
+// program.
 constexpr int kCallsOfAGpuSample = 3;
 
-/// Returns normally distributed numbers. Zeros would not be realistic, because their products need less power.
+/// Returns normally distributed numbers. Zeros would give unrealistic times, because their products need less power,
+/// and the GPU's clock depends on power.
 const io::HostTensor& numbers(DType dtype) {
   static const io::HostTensor kFloats = [] {
-    constexpr std::int64_t kCount = 1'048'573;  // prime, so that the repeated numbers align with no row and no tile
+    constexpr std::int64_t kCount = 1'048'573;  // prime, so that no row or tile length divides the period
     io::HostTensor values(DType::kF32, {1, 1, 1, kCount});
     io::fill_normal({static_cast<float*>(values.view().data), static_cast<std::size_t>(kCount)}, 1,
                     io::NormalStream::kQ, 0);
@@ -53,7 +55,7 @@ const io::HostTensor& numbers(DType dtype) {
   throw Error(ErrorCode::kInternal, fmt::format("numbers: dtype {}, allowed f32, f16, bf16, f64", dtype_name(dtype)));
 }
 
-/// The tensors of a rank's call, on the rank's device.
+/// Tensors for the calls of one rank, on the rank's device.
 class RankTensors {
  public:
   RankTensors(const io::FolderSpec& spec, std::int64_t rows, std::int64_t keys, Device device) : device_(device) {
@@ -132,10 +134,10 @@ double sample_of(const Call& call, Mode pass, const Place& place, int calls) {
   return static_cast<double>(end.milliseconds_since(start)) / calls;
 }
 
-/// The call on the ring, and the calls with which it is compared.
+/// The call on the ring, and the calls without a ring with which it is compared.
 struct Calls {
   Call ring, alone;
-  Call unmasked;     ///< empty if `alone` has no mask
+  Call unmasked;     ///< null if the call `alone` has no mask
   double scale = 1;  ///< factor that scales the time of `alone` to the average number of visible pairs per rank
 };
 
@@ -183,13 +185,13 @@ Call whole_call(const RankTensors& t, const AttentionOptions& options, Stream st
       [&t, params, stream] { backward(t.dout, t.q, t.k, t.v, t.o, t.lse, t.dq, t.dk, t.dv, params(), stream); });
 }
 
-/// Returns a call that computes each piece with its rows and keys of `t`. The contributions of pieces to dk and dv are
-/// not summed.
+/// Returns a call that computes each piece separately, with the rows and keys of `t` that belong to it. If two pieces
+/// share keys, their contributions to dk and dv are not summed.
 Call pieces_call(const RankTensors& t, const std::vector<SharePiece>& pieces, const AttentionOptions& options,
                  Stream stream) {
   const auto params_of = [options](const SharePiece& piece) {
     AttentionOptions own = options;
-    own.causal = false;  // the window of the piece ends at each row, which replaces the causal mask
+    own.causal = false;  // not needed, because window_right of the piece has the same effect
     own.window_left = piece.window_left, own.window_right = piece.window_right;
     return own.params("auto");
   };
@@ -258,15 +260,15 @@ std::vector<PassTimes> time_rank(const RingOptions& options, const RingContext& 
   const RankTensors mean(spec, std::max<std::int64_t>(1, spec.seqlen_q / context.size()),
                          std::max<std::int64_t>(1, static_cast<std::int64_t>(mean_keys(options))), device);
   Calls calls = {ring, whole_call(mean, unmasked(options.attention), place.stream()), {}};
-  std::optional<RankTensors> own;  // has the rank's rows and all keys
+  std::optional<RankTensors> own;  // the rank's rows of q and all keys
   const std::vector<SharePiece> pieces = share_pieces(options, context.rank(), context.size());
-  // The condition has the same value on all ranks, because ranks wait for each other before each sample.
+  // The condition must have the same value on all ranks, because they wait for each other before each sample.
   if (is_masked(options.attention) && has_pieces(options)) {
     own.emplace(spec, rows, spec.seqlen_k, device);
     if (!pieces.empty()) calls.scale = mean_over_own(options, context.rank(), context.size());
     calls.unmasked = std::exchange(calls.alone, pieces_call(*own, pieces, options.attention, place.stream()));
   }
-  // If only backward is timed, it reads the results of these calls.
+  // Backward reads the results of these forward calls, even if only backward is timed.
   for (const Call* call : {&calls.ring, &calls.alone}) (*call)(Mode::kForward);
   if (calls.unmasked) calls.unmasked(Mode::kForward);
   std::vector<PassTimes> all;
@@ -275,7 +277,7 @@ std::vector<PassTimes> time_rank(const RingOptions& options, const RingContext& 
     if (pass != Mode::kBoth) {
       ring::Timeline timeline(place.on_gpu());
       together();
-      // Warms up, so that the GPU has the clock of consecutive calls.
+      // Warm-up, so that the GPU's clock is the same as in consecutive calls.
       for (int n = 1; place.on_gpu() && n < kCallsOfAGpuSample; ++n) ring(pass);
       context.transport().record_in(&timeline);
       ring(pass);

@@ -16,14 +16,14 @@ namespace attend::cli {
 /// Returns the passes to time. kBoth means a forward pass followed by a backward pass.
 [[nodiscard]] std::vector<Mode> ring_passes(Mode mode);
 
-/// Samples of one pass in milliseconds. Also the timeline of one additional call, which is not timed.
+/// Times of one pass in milliseconds, and the timeline of one additional call that is not timed.
 struct PassTimes {
-  /// Times of calls on the ring. On a GPU, each is an average over consecutive calls.
+  /// Times of calls on the ring. On a GPU, each sample is an average over consecutive calls.
   std::vector<double> samples;
   std::vector<double> alone;  ///< times of the rank's share without a ring
-  /// Times of one call with the same number of pairs and no mask. Empty if `alone` has no mask.
+  /// Times of a call that computes the same number of pairs without a mask. Empty if `alone` has no mask.
   std::vector<double> unmasked;
-  /// On a GPU, times of single calls on the ring. The GPU has rested before, which affects its clock.
+  /// Times of single calls on the ring, on a GPU. The GPU is idle before each call, which affects its clock.
   std::vector<double> single;
   std::vector<double> alone_single;
   std::vector<ring::Span> spans;  ///< spans of the additional call; empty for kBoth
@@ -32,13 +32,13 @@ struct PassTimes {
 void to_json(nlohmann::json& json, const PassTimes& times);
 void from_json(const nlohmann::json& json, PassTimes& times);
 
-/// Times the call on the ring and, in alternation with it, the same work without a ring. All ranks do this at the same
-/// time, each on its own device, so that they share the machine's power as in the ring. The work without a ring is the
-/// computation of the rank's rows against all keys that they see, under the problem's mask. Its time is scaled to the
-/// average number of pairs per rank. The function also times a call without a mask, which shows the best speed of the
-/// kernels. That call has the rank's number of rows and the average number of keys per row. If the problem has no mask
-/// or tokens are striped, it replaces the work without a ring.
-/// @param together  returns when all ranks have called it
+/// Times three calls in alternation. The first call runs on the ring. The second call computes the same work without a
+/// ring: attention of the rank's rows over all keys that they see, with the problem's mask. Its time is scaled to the
+/// average number of pairs per rank. The third call has no mask, and shows the best speed of the kernels. It has the
+/// rank's number of rows and the average number of keys per row. If the problem has no mask, or if tokens are striped,
+/// the third call also replaces the second. All ranks time their calls at the same time, each on a separate device, so
+/// that they share the machine's power as in the ring.
+/// @param together function that returns when all ranks have called it
 /// @return          one entry for each pass in ring_passes()
 [[nodiscard]] std::vector<PassTimes> time_rank(const RingOptions& options, const RingContext& context, Device device,
                                                const std::function<void()>& together);

@@ -12,8 +12,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Returns the errors of a pass, combined over its tensors. logsumexp affects only `passed`: its magnitude differs from
-/// that of O, so its error would hide the errors of O.
+/// Returns the largest errors of all tensors of a pass. The errors of logsumexp affect only `passed`. They are not
+/// compared with the errors of O, because logsumexp has a different magnitude.
 TensorError worst_of(const std::vector<TensorError>& tensors) {
   TensorError worst;
   worst.passed = true;
@@ -205,7 +205,7 @@ void write_files(const std::vector<Result>& results, const std::filesystem::path
   files.commit();
 }
 
-/// Returns the path if the file can be replaced at any time. Otherwise returns an empty path.
+/// Returns `path` if the file can be replaced at any time. Otherwise returns an empty path.
 std::filesystem::path replaceable(const std::filesystem::path& path) {
   std::error_code error;
   const std::filesystem::file_status status = std::filesystem::status(path, error);
@@ -216,7 +216,7 @@ std::filesystem::path replaceable(const std::filesystem::path& path) {
 
 GrowingResultFiles::GrowingResultFiles(std::filesystem::path json, std::filesystem::path csv)
     : json_(std::move(json)), csv_(std::move(csv)) {
-  io::FileTransaction files;  // never committed; only checks that the files can be written
+  io::FileTransaction files;  // checks that the files can be written, and is never committed
   const ResultFiles trial(files, json_, csv_);
 }
 

@@ -10,8 +10,8 @@ namespace {
 
 constexpr std::size_t kMostSets = 64;
 
-/// Returns the number of copies of the tensors that are used in turn. It is large enough that the tensors of a call
-/// have left the L2 cache before they are used again.
+/// Returns the number of sets of tensors that calls use in turn. With this number, the tensors of a call are no longer
+/// in the L2 cache when the set is used again.
 std::size_t sets_beyond_cache(const Workload& w, std::size_t l2_bytes) {
   const auto bytes = static_cast<std::size_t>(traffic(w, w.dq.numel() > 0 ? Mode::kBackward : Mode::kForward)) + 1;
   return std::clamp<std::size_t>(2 * l2_bytes / bytes + 1, 1, kMostSets);
@@ -26,7 +26,7 @@ DeviceWorkload::DeviceWorkload(const Workload& host, const Choice& choice, bool 
     score_ = host.score->of_copies([this](const io::HostTensor& tensor) { return upload(tensor); });
   }
   for (std::size_t i = 0; i < sets; ++i) sets_.push_back(upload_all());
-  cuda::synchronize(stream_.get());  // afterwards the caller may change or free the host's tensors
+  cuda::synchronize(stream_.get());  // afterwards the caller can change or free the host's tensors
 }
 
 DeviceWorkload::~DeviceWorkload() = default;
@@ -51,7 +51,7 @@ DeviceWorkload::TensorSet DeviceWorkload::upload_all() {
   set.o = upload(host_.o);
   set.lse = upload(host_.lse);
   for (std::size_t i = 0; i < set.score_tensors.size(); ++i) set.score_tensors[i] = upload_if(host_.score_tensors[i]);
-  // Without memory for dq, the workload has no backward pass.
+  // If dq has no memory, the workload has no backward pass.
   if (host_.dq.dtype() != host_.q.dtype() || host_.dq.shape() != host_.q.shape()) return set;
   set.dout = upload(host_.dout ? *host_.dout : host_.ones());
   set.dout.shape = host_.dout_view().shape;
@@ -162,11 +162,11 @@ double DeviceWorkload::time_calls(const Call& call, int calls) {
 }
 
 Sampler DeviceWorkload::sampler_of(Call call) {
-  constexpr double kSampleMs = 1.0;  // long compared with the microseconds that an event takes
+  constexpr double kSampleMs = 1.0;  // much longer than recording an event, which takes microseconds
   constexpr int kMostCalls = 200;
   return [this, call = std::move(call), calls = 0]() mutable {
     if (calls == 0) {
-      for (const TensorSet& set : sets_) call(set);  // compiles kernels, fills the caches, and uses every set once
+      for (const TensorSet& set : sets_) call(set);  // warm-up, which compiles kernels and uses every set once
       const double once = std::min(time_calls(call, 1), time_calls(call, 1));
       calls = static_cast<int>(std::clamp(std::ceil(kSampleMs / std::max(once, 1e-3)), 1.0, double{kMostCalls}));
     }

@@ -1,4 +1,4 @@
-// The tensors of a workload on a GPU, and the calls that use them.
+// The tensors of a workload on a GPU, and the attention calls on these tensors.
 #pragma once
 
 #include <functional>
@@ -11,7 +11,7 @@
 
 namespace attend::cli {
 
-/// Executor for a GPU. All work is queued on one stream. The host's workload must outlive this object.
+/// Executor for a GPU. All work is queued on one stream. The workload passed as `host` must outlive this object.
 class DeviceWorkload : public Executor {
  public:
   DeviceWorkload(const Workload& host, const Choice& choice, bool rotate);
@@ -20,13 +20,15 @@ class DeviceWorkload : public Executor {
   void run(Mode pass) override;
   void fetch() override;
   Sampler sampler(Mode pass) override;
-  /// A function that queues a call without the library's public functions. The sampler below times it.
+  /// A function that queues an attention call on a stream, without the library's public functions. The sampler below
+  /// times this function.
   using Submit = std::function<void(const core::Problem&, Stream)>;
   [[nodiscard]] Sampler sampler(Mode pass, Submit submit);
   double clock_mhz() override;
 
  private:
-  /// The tensors of one call. Consecutive calls use different sets.
+  /// The tensors of one call. Consecutive calls use different sets of tensors, so that they do not find data in the L2
+  /// cache.
   struct TensorSet {
     Tensor q, k, v, dout, o, lse, dq, dk, dv;
     std::array<std::optional<Tensor>, core::kScoreTensors.size()> score_tensors, score_gradients;
@@ -52,7 +54,7 @@ class DeviceWorkload : public Executor {
   cuda::OwnStream stream_;
   std::vector<cuda::Scratch> memory_;
   std::optional<ScoreFunction> score_;
-  std::vector<TensorSet> sets_;  // fetch() copies the results of the first set
+  std::vector<TensorSet> sets_;  // fetch() copies results from the first set to the host
   std::size_t next_ = 0;
 };
 

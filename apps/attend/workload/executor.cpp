@@ -18,8 +18,8 @@ bool wants(Mode mode, Mode pass) {
   return mode == Mode::kBoth || mode == pass;
 }
 
-/// Returns the problems that the backend must support. Their tensors have the addresses of host memory, but are marked
-/// as being on `device`.
+/// Returns the problems of the passes, which the backend must support. The tensors have addresses in host memory, but
+/// their device field is `device`.
 std::vector<core::Problem> problems_on(const Workload& w, Mode mode, Device device) {
   std::vector<core::Problem> problems;
   if (wants(mode, Mode::kForward)) problems.push_back(w.forward_problem());
@@ -28,7 +28,7 @@ std::vector<core::Problem> problems_on(const Workload& w, Mode mode, Device devi
   return problems;
 }
 
-/// Chooses a backend for each problem in the same manner as the library.
+/// Chooses a backend for each problem with the library's function.
 Choice choose_each(std::string_view compute, const std::vector<core::Problem>& problems, Device device) {
   Choice choice = {"", "", device, ""};
   for (const core::Problem& p : problems) {

@@ -1,5 +1,5 @@
-// Chooses the device and the backends for a workload from --compute and --device. Declares executors, which run it on a
-// host or a GPU.
+// Chooses the device and the backends for a workload from the flags --compute and --device. Declares executors. An
+// executor runs the workload on the host or on a GPU.
 #pragma once
 
 #include <memory>
@@ -13,31 +13,31 @@
 
 namespace attend::cli {
 
-/// The result of --compute and --device: the name of a backend for each pass, chosen as the library chooses it, and the
-/// device of the tensors.
+/// The backend of each pass and the device of the tensors. They follow from --compute and --device by the rules of the
+/// library.
 struct Choice {
   std::string forward, backward;  ///< empty if the pass is not computed
   Device device;
-  /// Reason why auto did not choose a GPU. Empty if it did, or if the user named a backend.
+  /// Reason why `auto` did not choose a GPU. Empty if it chose a GPU, or if the user named a backend.
   std::string note;
 
   /// Returns the backend of one pass, which must be kForward or kBackward. Backward needs the results of forward. If
-  /// only backward was requested and `forward` is empty, the backend of backward therefore computes both passes.
+  /// `forward` is empty, because only backward was requested, the backend of backward therefore computes both passes.
   [[nodiscard]] const std::string& compute(Mode pass) const {
     return (pass == Mode::kForward && !forward.empty()) || backward.empty() ? forward : backward;
   }
 };
 
 /// @param compute  "auto", or the name of a backend
-/// @param device   value of --device, if given. Otherwise auto chooses a GPU if there is one that supports all passes
-///   of `mode`, and otherwise the CPU
-/// @throws Error. kInvalidArgument means an unknown name. kMissingHardware means that there is no GPU or that the
-///   library cannot use it. kUnsupported states what the backend does not support.
+/// @param device value of --device. If unset, `auto` chooses a GPU that supports all passes of `mode`, or the CPU if
+///   there is no such GPU.
+/// @throws Error (kInvalidArgument) for an unknown name, (kMissingHardware) if there is no GPU that the library can
+///   use, and (kUnsupported) if the backend does not support the workload.
 [[nodiscard]] Choice choose_compute(std::string_view compute, std::optional<DeviceType> device, const Workload& w,
                                     Mode mode);
 
-/// Returns the device type on which the backends compute, before there is a workload. It is a GPU if all backends
-/// compute on GPUs. "auto" computes on a GPU if a usable one exists.
+/// Returns the device type on which the backends compute. Needs no workload. The result is a GPU if all backends
+/// compute on GPUs. "auto" counts as a GPU backend if there is a usable GPU.
 [[nodiscard]] DeviceType device_of(const std::vector<std::string>& computes, std::optional<DeviceType> device);
 
 /// Returns the name of the processor, or of the GPU with this number.
@@ -62,8 +62,8 @@ class Executor {
   [[nodiscard]] virtual double clock_mhz() = 0;
 };
 
-/// @param rotate  on a GPU: if true, keeps enough copies of the tensors that consecutive calls do not find them in the
-///   L2 cache
+/// @param rotate if true, on a GPU, consecutive calls use different copies of the tensors, so that they do not find
+///   data in the L2 cache
 [[nodiscard]] std::unique_ptr<Executor> make_executor(const Workload& w, const Choice& choice, bool rotate);
 
 }  // namespace attend::cli

@@ -61,7 +61,7 @@ std::vector<GridEntry> gpt3_grid(DType dtype) {
   return specs;
 }
 
-/// One entry of a grid file. Records which of its keys have been read.
+/// One entry of a grid file. Records which keys have been read, so that unknown keys can be reported.
 class Entry {
  public:
   Entry(const Json& object, std::string where) : object_(object), where_(std::move(where)) {

@@ -28,7 +28,7 @@ Index heads_of(const Workload& w) {
   return w.q.shape()[1];
 }
 
-/// Returns the size of windows, documents and prefixes: an eighth of the keys.
+/// Returns the size of windows, documents and prefixes, which is an eighth of the number of keys.
 Index reach_of(const Workload& w) {
   return std::max<Index>(keys_of(w) / 8, 1);
 }
@@ -61,7 +61,8 @@ void add_documents(Workload& w) {
   add_mask(w, "k <= q && doc[q] == doc[k]", captures);
 }
 
-/// Returns the number of squares of 8 x 8 pixels in a row of an image that is about as wide as it is high.
+/// Returns the number of squares of 8 x 8 pixels next to each other in an image. The image is about as wide as it is
+/// high.
 Index squares_in_a_row(Index pixels) {
   const auto most = std::max<Index>(static_cast<Index>(std::sqrt(static_cast<double>(pixels))) / 8, 1);
   for (Index n = most; n > most / 2; --n) {
@@ -70,8 +71,8 @@ Index squares_in_a_row(Index pixels) {
   return most;
 }
 
-/// Adds a mask over the pixels of an image, which are ordered in squares. Each pixel sees a window around it. The
-/// window is shifted if it would exceed the image (NATTEN).
+/// Adds the mask of neighbourhood attention (NATTEN). The tokens are the pixels of an image, ordered in squares. Each
+/// pixel sees a window of pixels around it. At an edge of the image, the window is shifted so that it stays inside.
 void add_neighbours(Workload& w) {
   const Index pixels = std::max(rows_of(w), keys_of(w)), squares = squares_in_a_row(pixels);
   const Index columns = 8 * squares, lines = 8 * ((pixels + 64 * squares - 1) / (64 * squares));
@@ -86,8 +87,8 @@ void add_neighbours(Workload& w) {
                               reach / 2, lines - reach, columns - reach, reach));
 }
 
-/// Adds a mask that keeps a random 12 % of the blocks of 128 rows and 128 keys. It also keeps the first block, so that
-/// it is not empty.
+/// Adds a mask over blocks of 128 rows and 128 keys. A random 12 % of the blocks are visible. The first block is always
+/// visible, so that the mask is not empty.
 void add_blocks(Workload& w) {
   constexpr std::uint64_t kShare = 12;
   const Index rows = (rows_of(w) + 127) / 128, keys = (keys_of(w) + 127) / 128;
@@ -99,7 +100,7 @@ void add_blocks(Workload& w) {
   add_mask(w, "keep[q // 128][k // 128]", captures);
 }
 
-/// Adds the option `mask` with a bool for each row and key. The bools are causal too.
+/// Adds the option `mask`, with a bool for each pair of a row and a key. The bools also hide the keys after each row.
 void add_bools(Workload& w) {
   const auto row = std::find_if(core::kScoreTensors.begin(), core::kScoreTensors.end(),
                                 [](const core::ScoreTensor& tensor) { return tensor.dtype == DType::kBool; });
@@ -117,7 +118,7 @@ void add_alibi(Workload& w) {
   captures.push_back(capture<float>("slope", DType::kF32, {heads_of(w)}, [heads](Index n) {
     return static_cast<float>(std::exp2(-8 * static_cast<double>(n + 1) / heads));
   }));
-  captures.back().is_constant = true;  // no gradient is requested, because the option alibi_slopes has none
+  captures.back().is_constant = true;  // no gradient, as for the option alibi_slopes
   w.options.causal = true;
   add_score(w, "score - slope[h] * abs(q - k)", std::move(captures));
 }
@@ -129,7 +130,8 @@ void add_table(Workload& w) {
   add_score(w, "score + table[h][clamp(q - k, -128, 127) + 128]", std::move(captures));
 }
 
-// If the library has an option for a mask or score, its entry comes first, followed by an equivalent text.
+// If the library has an option for a mask or score, two entries follow each other. The first uses the option, and the
+// second uses an equivalent function.
 constexpr OwnFunction kFunctions[] = {
     {"causal", [](Workload& w) { w.options.causal = true; }},
     {"causal-text", [](Workload& w) { add_mask(w, "k <= q"); }},

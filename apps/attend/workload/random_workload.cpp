@@ -10,7 +10,7 @@ namespace attend::cli {
 namespace {
 
 constexpr std::uint64_t kSeed = 42;
-constexpr std::size_t kFreshNumbers = 4'194'301;  // prime, so that the repeated numbers align with no row and no tile
+constexpr std::size_t kFreshNumbers = 4'194'301;  // prime, so that no row or tile length divides the period
 
 io::HostTensor random_tensor(DType dtype, const Shape& shape, io::NormalStream stream) {
   io::HostTensor tensor(dtype, shape);

@@ -6,9 +6,9 @@
 
 namespace attend::cli {
 
-/// Returns the problem of `entry` with its mask or score. Its inputs are N(0,1) numbers that are the same at every
-/// call. The outputs of the passes of `mode` are allocated and filled with poison. If a tensor has more than four
-/// million elements, its numbers repeat.
+/// Returns the problem of `entry` with its mask or score. The inputs are normally distributed numbers, which are the
+/// same at every call. In a tensor with more than four million elements, the numbers repeat. The outputs of the passes
+/// of `mode` are allocated and filled with poison.
 [[nodiscard]] Workload random_workload(const GridEntry& entry, const AttentionOptions& options, Mode mode);
 
 }  // namespace attend::cli

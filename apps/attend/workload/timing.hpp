@@ -1,4 +1,4 @@
-// Measures how long calls take.
+// Measures the time of calls.
 #pragma once
 
 #include <cstdint>
@@ -10,20 +10,20 @@ namespace attend::cli {
 struct Timing {
   double median_ms = 0;
   double fastest_ms = 0;
-  /// A quarter of the samples is below the first number, and a quarter is above the second.
+  /// The lower and the upper quartile of the samples.
   double quartile_ms[2] = {0, 0};
   std::int64_t runs = 0;  ///< number of samples
   double sm_mhz = 0;      ///< clock of the GPU just after the last sample; 0 on a CPU
 };
 
-/// Runs the timed work once or several times, as the measurement requires. Returns the time of one call in
+/// Function that takes one sample. It makes one or more calls of the timed work, and returns the time of one call in
 /// milliseconds.
 using Sampler = std::function<double()>;
 
-/// Times several computations in alternation, so that changes of the machine affect all of them equally. It runs
-/// `repeat` rounds, and each round takes one sample of each computation. It stops early, but not before one round, if
-/// the rounds have taken `max_seconds` per sampler. If the first sample takes less than half a second, it only warms up
-/// the caches, the threads and the clocks, and is discarded.
+/// Times several computations in alternation, so that changes of the machine's speed affect all of them equally. The
+/// function runs up to `repeat` rounds, and each round takes one sample of each computation. After max_seconds *
+/// samplers.size() seconds no further round begins, but each computation has at least one sample. The first call of a
+/// sampler warms up caches, threads and clocks. Its sample is discarded if it is shorter than half a second.
 [[nodiscard]] std::vector<Timing> time_in_turns(const std::vector<Sampler>& samplers, std::int64_t repeat,
                                                 double max_seconds);
 

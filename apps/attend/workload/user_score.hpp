@@ -1,4 +1,4 @@
-// A custom score function, and the tensors in host memory that it reads.
+// A custom score function, and its captures. A capture is a tensor in host memory that the function reads.
 #pragma once
 
 #include <functional>
@@ -15,19 +15,18 @@ class UserScore {
   struct Capture {
     std::string name;
     io::NpyArray array;
-    bool is_constant = false;  ///< if true, its gradient is not computed
+    bool is_constant = false;  ///< if true, the capture's gradient is not computed
   };
 
-  /// @throws Error naming the column of the text, or the capture, that is not valid.
+  /// @throws Error if the text or a capture is not valid. The message names the column of the text, or the capture.
   UserScore(const std::string& text, std::vector<Capture> captures);
 
   [[nodiscard]] const ScoreFunction& function() const { return function_; }
 
-  /// Returns the same function with copies of the captures. `copy` makes the copies, which must have the strides of a
-  /// dense tensor.
+  /// Returns the same function with copies of the captures. `copy` makes a copy, which must be a dense tensor.
   [[nodiscard]] ScoreFunction of_copies(const std::function<Tensor(const io::HostTensor&)>& copy) const;
 
-  /// Returns the captures that have a gradient. Their elements are floats, and they are not constant.
+  /// Returns the captures that have a gradient. These are the captures of floats that are not constant.
   [[nodiscard]] std::vector<const Capture*> learned_captures() const;
 
  private:
@@ -35,7 +34,7 @@ class UserScore {
   ScoreFunction function_;
 };
 
-/// Returns the captures as the type that score functions accept.
+/// Returns views of the captures, for the constructor of a score function.
 [[nodiscard]] std::vector<ScoreCapture> views_of(const std::vector<UserScore::Capture>& captures);
 
 /// Returns a dense view of an array.

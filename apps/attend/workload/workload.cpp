@@ -11,7 +11,7 @@ io::HostTensor poisoned(DType dtype, const Shape& shape) {
   return tensor;
 }
 
-/// Returns the number of scores of one head of one sequence that operations() counts.
+/// Returns the number of scores that operations() counts for one head of one sequence.
 double scores(const core::Problem& p, const AttentionOptions& options) {
   const double all = static_cast<double>(p.max_seqlen_q) * static_cast<double>(p.max_seqlen_k);
   if (options.window_left < 0 && (options.causal || options.window_right < 0)) return options.causal ? all / 2 : all;
@@ -23,7 +23,8 @@ double scores(const core::Problem& p, const AttentionOptions& options) {
   return seen;
 }
 
-/// Returns the fraction of the elements of the option `mask` that are true. A mask that is broadcast is counted once.
+/// Returns the fraction of the elements of the option `mask` that are true. Only stored elements are counted, without
+/// repetitions by broadcast.
 double share_kept(const ScoreTensors& tensors) {
   double share = 1;
   for (const auto& tensor : tensors) {
@@ -158,7 +159,7 @@ double operations(const Workload& w, Mode mode, double seen) {
   const double of_head = seen * static_cast<double>(p.max_seqlen_q) * static_cast<double>(p.max_seqlen_k);
   const double forward = 2.0 * static_cast<double>(p.num_sequences) * static_cast<double>(p.num_heads_q) * of_head *
                          static_cast<double>(p.head_dim + p.head_dim_v);
-  constexpr double kBackwardFactor = 2.5;  // backward has five matrix products, forward two
+  constexpr double kBackwardFactor = 2.5;  // five matrix products in backward, two in forward
   return mode == Mode::kForward    ? forward
          : mode == Mode::kBackward ? kBackwardFactor * forward
                                    : (1 + kBackwardFactor) * forward;
