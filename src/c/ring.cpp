@@ -43,8 +43,8 @@ const RingContext& context_of(const attend_ring* given) {
   return given->context;
 }
 
-/// Calls read(), which reads the structs of a call. If they are invalid, reports this to the other ranks, which wait to
-/// compare arguments.
+/// Calls read(), which reads the structs of a call. If the structs are invalid, reports this to the other ranks.
+/// Otherwise those ranks would wait for the arguments of this rank.
 template <class Read>
 auto read_on_all_ranks(const RingContext& context, const Read& read) {
   try {

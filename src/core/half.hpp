@@ -1,6 +1,6 @@
 // Scalar conversions between float and the 16-bit types, by bit operations. They need no compiler extension, and the
-// results are the same on every platform. Conversions round to nearest, ties to even. NaN stays NaN, and overflow gives
-// infinity.
+// results are the same on every platform. Conversions round to nearest, ties to even. NaN is converted to NaN. A value
+// out of range is converted to infinity.
 #pragma once
 
 #include <bit>

@@ -1,5 +1,5 @@
-// Gradients of the tensors that a score function reads. Recomputes the tiles of the backward pass. This repeats two of
-// its five products.
+// Computes the gradients of the tensors that a score function reads. It recomputes the score tiles of the backward
+// pass, which repeats two of the five products.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/capture_gradients.cpp"
 #include <hwy/foreach_target.h>  // compiles this file once per SIMD target
@@ -25,7 +25,7 @@ namespace {
 void add_tile(const GradientTile& tile, const QueryTile& q, const KeyTile& k, const BackwardRowsTask& task,
               CaptureSums& sums) {
   static_assert(kBlockN <= CaptureSums::kMostKeys);
-  // Query rows that are transposed together. They are neighbours in each key's row of the tile.
+  // Number of query rows that are transposed together. In each key's row of the tile, their scores are adjacent.
   constexpr std::int64_t kRows = 16;
   HWY_ALIGN float scores[kRows][kBlockN];
   HWY_ALIGN float ds[kRows][kBlockN];

@@ -1,8 +1,8 @@
 // The float64 definition of attention, one head at a time.
 //
 // The `reference` backend loops over these functions. The `cpu` backend calls them for a head whose inputs contain NaN
-// or infinities. The tile products of `cpu` would spread such inputs to rows that do not depend on them, because 0 *
-// NaN = NaN.
+// or infinities. In the tile products of `cpu`, such inputs would reach rows that do not depend on them, because 0 *
+// NaN is NaN.
 //
 // All functions check for an interrupt after some rows, and throw Interrupted (parallel.hpp).
 #pragma once
