@@ -1,8 +1,8 @@
 // Table of the options that modify scores. Each row has the option's names in the API and its fields in a Problem.
 //
-// Code that handles every option loops over these rows. Examples are the checks of Params, the keys of compiled
-// kernels, the constants of kernels, and the flags and JSON of the command line. The ranks of a ring and the Python
-// package use the rows too. kernels/attention/score_mods.cuh defines the effect of each option on a score.
+// Code that handles every option uses these rows. Examples are the checks of Params, the keys of compiled kernels, the
+// constants of kernels, and the flags and JSON of the command line. The comparison of arguments in a ring and the
+// Python package use the rows too. kernels/attention/score_mods.cuh defines the effect of each option on a score.
 #pragma once
 
 #include <array>

@@ -29,7 +29,8 @@ namespace reference {
 #endif
 
 ATTEND_WIDE_LOOPS double dot(const double* a, const double* b, std::int64_t n) {
-  constexpr std::int64_t kSums = 16;  // independent sums: in a single sum each addition would wait for the previous one
+  // The loop has several independent sums, because in a single sum each addition would wait for the previous one.
+  constexpr std::int64_t kSums = 16;
   double sums[kSums] = {};
   std::int64_t i = 0;
   for (; i + kSums <= n; i += kSums) {
@@ -51,8 +52,8 @@ namespace {
 
 using namespace reference;
 
-/// Rows, each of which is a sum of scaled rows. NaN times any number is NaN, so a row that receives a NaN is only
-/// marked.
+/// A matrix whose rows are sums of scaled rows. After a NaN has been added, a row stays NaN, so such a row is only
+/// marked and needs no further additions.
 class RowSums {
  public:
   RowSums(std::int64_t rows, std::int64_t cols) : cols_(cols), sums_(rows, cols), is_nan_(rows) {}
@@ -130,7 +131,8 @@ void reference_forward_rows(const Problem& p, const Sequence& s, std::int64_t he
     }
     const bool saw_no_key = row_max == -kInfinity;
     const double lse_of_keys = saw_no_key ? -kInfinity : row_max + std::log(row_sum);
-    double lse = lse_of_keys, share = 1;  // `share` is the weight of the keys in the row's sum, which includes the sink
+    // `share` is the part of the row's sum that belongs to keys and not to the sink.
+    double lse = lse_of_keys, share = 1;
     if (p.sinks) {
       const core::MergedLse all = core::merge_lse(lse_of_keys, core::load(*p.sinks, s.index, head, 0, 0));
       lse = all.lse;

@@ -1,5 +1,5 @@
-// Numbers the tasks of a problem. A task is a block of rows (or keys) of one head of one sequence. Counts the blocks
-// that each sequence has, not those of max_seqlen.
+// Numbers the tasks of a problem. A task is a block of rows (or keys) of one head of one sequence. Each sequence has
+// only as many tasks as its real length requires.
 #pragma once
 
 #include <algorithm>
@@ -38,8 +38,8 @@ class WorkList {
   };
 
   /// Returns task `number` of size(). Tasks are ordered by sequence and head, so that K and V of a head stay in the
-  /// second-level cache from one task to the next. Within a head, blocks that have the most work under a causal mask
-  /// come first, because threads would idle during a long last task.
+  /// second-level cache from one task to the next. Within a head, the blocks with the most work under a causal mask are
+  /// first. If a long task were last, the other threads would be idle while it runs.
   [[nodiscard]] Task at(std::int64_t number) const {
     std::int64_t index = 0;
     if (begin_.empty()) {

@@ -125,7 +125,7 @@ double of_floats(Op op, double x, double y) {
     case Op::kFloorDivide:
       return std::floor(x / y);
     case Op::kFloorMod: {
-      const double rest = std::fmod(x, y);  // the result of fmod is exact
+      const double rest = std::fmod(x, y);  // fmod has no rounding error
       return rest != 0 && (rest < 0) != (y < 0) ? rest + y : rest;
     }
     case Op::kPow:

@@ -2,8 +2,8 @@
 // reference, derivatives, bounds and generated code are computed from the graph.
 //
 // A node has a larger number than its operands. Equal nodes are stored once. If all operands of a node are constants,
-// the node is a constant. Every operation has a result for all operands, so a node may be computed even if its value is
-// not needed:
+// the node is a constant. Every operation is defined for all operands, so a node may be computed even if its value is
+// not needed. The rules are:
 //
 // - Integers have 32 bits and wrap. n // 0 and n % 0 are 0. Shift counts are taken modulo 32.
 //
@@ -130,7 +130,7 @@ struct Node {
   [[nodiscard]] std::size_t num_args() const;
 };
 
-/// Thrown if another node would exceed the maximum number of nodes.
+/// Thrown if a graph would have more than the maximum number of nodes.
 class GraphIsFull : public Error {
  public:
   GraphIsFull();
@@ -169,9 +169,10 @@ class Graph {
   /// Returns a bool node that is true if the value of `id` is not 0.
   [[nodiscard]] Id as_bool(Id id);
 
-  /// Returns a flag for each node up to `root`: whether the value of `root` depends on the node.
+  /// Returns one flag for each node up to `root`. The flag is true if the value of `root` depends on the node.
   [[nodiscard]] std::vector<bool> needed_by(Id root) const;
-  /// Returns a flag for each node of the graph: whether the value of any node in `roots` depends on it.
+  /// Returns one flag for each node of the graph. The flag is true if the value of any node in `roots` depends on the
+  /// node.
   [[nodiscard]] std::vector<bool> needed_by(std::span<const Id> roots) const;
 
  private:

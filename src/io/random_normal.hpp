@@ -6,7 +6,7 @@
 
 namespace attend::io {
 
-/// Names of independent sequences with the same seed.
+/// Numbers that select independent sequences of random numbers for the same seed.
 enum class NormalStream : std::uint32_t { kQ = 0, kK = 1, kV = 2, kDOut = 3 };
 
 /// Sets out[i] to element first + i of the sequence (seed, stream). The elements are N(0,1) numbers in float32 with |x|

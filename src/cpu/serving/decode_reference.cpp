@@ -95,7 +95,7 @@ class Row {
     const bool saw_no_key = row_max == -kInfinity;
     double lse = saw_no_key ? -kInfinity : row_max + std::log(row_sum);
     if (std::isnan(row_max)) lse = row_max;
-    double share = 1;  // weight of the keys in the row's sum, which includes the sink
+    double share = 1;  // part of the row's sum that belongs to keys and not to the sink
     if (p_.sinks && !s_.dead) {
       const core::MergedLse all = core::merge_lse(lse, core::load(*p_.sinks, s_.index, head_, 0, 0));
       lse = all.lse;

@@ -35,7 +35,7 @@ void normalize(float* o, std::int64_t columns, float factor) {
   }
 }
 
-/// Writes a row of o. The columns of `o` are in the lane order of a TilePass.
+/// Writes a row of o. The columns of `o` are in the lane order that TilePass uses.
 void write_columns(const DecodeProblem& p, const float* o, const core::Matrix& out, std::int64_t row) {
   with_type(out.data, out.dtype, [&](const auto* data) HWY_ATTR {
     using T = std::remove_const_t<std::remove_pointer_t<decltype(data)>>;
@@ -62,7 +62,7 @@ void write_rows(const DecodeProblem& p, const DecodeTile& tile, const State& sta
     const bool saw_no_key = sum == 0;
     double lse = saw_no_key ? -static_cast<double>(kInfinity)
                             : static_cast<double>(state.row_max[r]) * unit.nats_per_score() + std::log(sum);
-    double share = 1;  // weight of the keys in the row's sum, which includes the sink
+    double share = 1;  // part of the row's sum that belongs to keys and not to the sink
     if (p.sinks && !s.dead) {
       const core::MergedLse all = core::merge_lse(lse, core::load(*p.sinks, s.index, head, 0, 0));
       lse = all.lse;
