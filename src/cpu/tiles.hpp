@@ -1,4 +1,4 @@
-// Tile sizes of the `cpu` backend, with static assertions for all assumptions about them.
+// Tile sizes of the `cpu` backend, and rounding of sizes to vectors and tiles.
 #pragma once
 
 #include <cstdint>

@@ -40,7 +40,7 @@ Interval of_corners(Op op, const Interval& a, const Interval& b) {
   Interval all = {kInfinity, -kInfinity};
   for (const double x : {a.low, a.high}) {
     for (const double y : {b.low, b.high}) {
-      // Computes bounds of float operands, because integer results could wrap.
+      // The operation is applied to floats, because integer results could wrap.
       const double value = apply(op, Type::kFloat, x, y, 0);
       if (std::isnan(value)) return kAnyFloat;
       all = all.hull(Interval::of(value));

@@ -185,7 +185,7 @@ Id Graph::make(Op op, Id a, Id b, Id c) {
 /// Returns kNone if there is none.
 Id Graph::simplified(Op op, Id a, Id b, Id c) const {
   switch (op) {
-    case Op::kAdd:  // valid for -0 only, because -0 + 0 is 0
+    case Op::kAdd:  // a float operand can be left out only if it is -0, because -0 + 0 is 0
       if (is_constant(b, 0) && (type(b) == Type::kInt || std::signbit((*this)[b].value))) return a;
       return is_constant(a, 0) && (type(a) == Type::kInt || std::signbit((*this)[a].value)) ? b : kNone;
     case Op::kSubtract:

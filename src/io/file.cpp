@@ -64,7 +64,7 @@ fs::path folder_of(const fs::path& file) {
 std::optional<std::int64_t> free_bytes(const fs::path& folder) {
   struct statvfs status = {};
   if (::statvfs(folder.c_str(), &status) != 0 || status.f_blocks == 0) return std::nullopt;
-  // Does not count the blocks that are reserved for root.
+  // Some blocks are reserved for root. f_bfree includes them, f_bavail does not.
   const auto blocks = ::geteuid() == 0 ? status.f_bfree : status.f_bavail;
   std::int64_t bytes = 0;
   const bool is_huge = __builtin_mul_overflow(blocks, status.f_frsize, &bytes);

@@ -26,8 +26,8 @@
 namespace attend {
 namespace {
 
-/// Calls rule(node, results of earlier nodes) for each node up to `root`. A single pass in the order of nodes is used,
-/// because a node may be an operand of many others.
+/// Calls rule(node, results of earlier nodes) for each node up to `root`. The loop visits each node once, in the order
+/// of nodes. A recursion could visit a node many times, because a node may be an operand of many others.
 template <class Rule>
 std::vector<bool> of_all_nodes(const expr::Graph& graph, expr::Id root, const Rule& rule) {
   std::vector<bool> found;
@@ -35,8 +35,8 @@ std::vector<bool> of_all_nodes(const expr::Graph& graph, expr::Id root, const Ru
   return found;
 }
 
-/// Returns whether an element of a capture reaches the value through additions and similar operations only. Such an
-/// element may be very low in order to hide a key.
+/// Returns whether the value contains an element of a capture that is only added, negated or treated by similar
+/// operations. The caller may use very low elements to hide keys.
 bool adds_an_element(const expr::Graph& graph, expr::Id root) {
   const auto rule = [](const expr::Node& node, const std::vector<bool>& found) {
     const auto any = [&](std::size_t first) {
@@ -83,8 +83,8 @@ bool has_huge_constant(const expr::ScoreProgram& program) {
   return false;
 }
 
-/// Returns whether the derivative with respect to the score is 1 for all values other than -inf. If a value is -inf,
-/// all its gradients are 0.
+/// Returns whether the derivative with respect to the score is 1 for all values other than -inf. The value -inf can be
+/// ignored, because all its gradients are 0.
 bool has_unit_slope(const expr::Graph& graph, expr::Id root) {
   const std::vector<bool> has_score = of_all_nodes(graph, root, [](const expr::Node& node, const auto& found) {
     return (node.op == expr::Op::kVariable && node.type == expr::Type::kFloat) ||

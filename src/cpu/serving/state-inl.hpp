@@ -94,7 +94,7 @@ class Fold {
   }
 
   /// Merges all waiting nodes, starting with the highest numbers. If `current_is_last` is true, the merge starts with
-  /// current()[0], the result of an incomplete leaf.
+  /// current()[0], a state that has not been added as a node.
   [[nodiscard]] HWY_NOINLINE const State& total(bool current_is_last) {
     State& result = current_[0];
     int level = 0;

@@ -8,8 +8,8 @@
 
 namespace attend::ring {
 
-/// Returns the problems for this rank's heads, for use in checks. Their tensors have addresses that must not be
-/// accessed.
+/// Returns the problems for this rank's heads. They are only for checks, because the addresses of their tensors are not
+/// valid.
 [[nodiscard]] std::vector<core::Problem> problems_of_heads(const Call& call);
 
 /// Computes o and lse of the rank's rows. `o` and `lse` may have any float type.
