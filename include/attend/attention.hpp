@@ -45,7 +45,7 @@ struct Varlen {
 /// a pool of the library.
 struct WorkspaceView {
   void* data = nullptr;   ///< address, a multiple of 256
-  std::size_t bytes = 0;  ///< at least Plan::workspace_bytes()
+  std::size_t bytes = 0;  ///< size in bytes, at least Plan::workspace_bytes()
 };
 
 /// Options of the computation. The fields `deterministic`, `workspace` and `compute` control how the call runs. By
@@ -72,7 +72,7 @@ struct Params {
   bool causal = false;             ///< if true, row i sees keys j <= i + off
   std::int64_t window_left = -1;   ///< row i sees keys j >= i + off - window_left; -1 means no limit
   std::int64_t window_right = -1;  ///< row i sees keys j <= i + off + window_right; -1 means no limit
-  double softcap = 0.0;            ///< must be >= 0; 0 turns it off
+  double softcap = 0.0;            ///< cap of the soft cap, >= 0; 0 turns the soft cap off
   /// Slopes of ALiBi, f32, of shape (1 or batch, num_heads_q, 1, 1). With varlen, the first dimension is 1 or
   /// num_sequences.
   std::optional<ConstTensor> alibi_slopes = {};

@@ -78,7 +78,7 @@ struct DecodeParams {
   bool causal = true;                            ///< if true, row i sees keys j <= i + off
   std::int64_t window_left = -1;                 ///< row i sees keys j >= i + off - window_left; -1 means no limit
   std::int64_t window_right = -1;                ///< row i sees keys j <= i + off + window_right; -1 means no limit
-  double softcap = 0.0;                          ///< must be >= 0; 0 turns it off
+  double softcap = 0.0;                          ///< cap of the soft cap, >= 0; 0 turns the soft cap off
   /// Slopes of ALiBi: f32, shape (1 or num_sequences, num_heads_q, 1, 1).
   std::optional<ConstTensor> alibi_slopes = {};
   /// sinks: any float type, shape (1 or num_sequences, num_heads_q, 1, 1).
@@ -271,10 +271,10 @@ struct MergeParams {
 /// -inf, or the sink if there are sinks. Any other NaN or infinity in a state reaches the row. The sums are float64, in
 /// the order of the states. The result is deterministic. The function is thread-safe.
 /// @param states  at least one state, on the device of o. Their dtypes may differ
-/// @param o       output, f32, f16 or bf16, shape of the states' o. May be the o of a state if dtype and strides are
-///   the same; otherwise it must not overlap an input
-/// @param lse     output, f32, shape of the states' lse. May be null. May be the lse of a state if the strides are the
-///   same
+/// @param o       output: the merged o, in f32, f16 or bf16, with the shape of the states' o. It may be the o of a
+///   state with the same dtype and strides. Otherwise it must not overlap an input
+/// @param lse     output: the merged lse, in f32, with the shape of the states' lse. It may be null. It may be the lse
+///   of a state with the same strides
 /// @throws Error naming the argument, the value found and the allowed values. If it throws, no output has been written.
 ATTEND_API void merge(std::span<const PartialState> states, const Tensor& o, const Tensor* lse = nullptr,
                       const MergeParams& params = {}, Stream stream = nullptr);

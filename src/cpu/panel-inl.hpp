@@ -57,7 +57,8 @@ HWY_INLINE void softmax_lanes(const ScoreTile& tile, std::int64_t begin, std::in
     const auto at = lane + v * kLanes;
     const Vector earlier_top = hn::Load(kFloats, panel.row_max + at);
     const auto nothing_seen = hn::Eq(top[v], hn::Set(kFloats, -kInfinity));
-    base[v] = hn::IfThenZeroElse(nothing_seen, top[v]);  // -inf - -inf would be NaN, whereas 2^(-inf - 0) is 0
+    // If row_max is -inf, 0 is subtracted instead, because -inf - -inf is NaN, whereas 2^(-inf - 0) is 0.
+    base[v] = hn::IfThenZeroElse(nothing_seen, top[v]);
     hn::Store(exp_above(earlier_top, base[v], factor), kFloats, rescale + at);
     hn::Store(top[v], kFloats, panel.row_max + at);
     sum[v] = hn::Zero(kFloats);

@@ -35,8 +35,8 @@ std::vector<bool> of_all_nodes(const expr::Graph& graph, expr::Id root, const Ru
   return found;
 }
 
-/// Returns whether the value contains an element of a capture that is only added, negated or treated by similar
-/// operations. The caller may use very low elements to hide keys.
+/// Returns whether an element of a capture reaches the value only through additions, subtractions, negations, min, max
+/// and ?:. The caller may use very low elements to hide keys.
 bool adds_an_element(const expr::Graph& graph, expr::Id root) {
   const auto rule = [](const expr::Node& node, const std::vector<bool>& found) {
     const auto any = [&](std::size_t first) {

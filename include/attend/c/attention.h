@@ -49,7 +49,7 @@ typedef struct attend_params {
   int32_t causal;                     ///< if 1, row i sees keys j <= i + off
   int64_t window_left;                ///< row i sees keys j >= i + off - window_left; -1, the default, means no limit
   int64_t window_right;               ///< row i sees keys j <= i + off + window_right; -1, the default, means no limit
-  double softcap;                     ///< must be >= 0; 0 turns it off
+  double softcap;                     ///< cap of the soft cap, >= 0; 0 turns the soft cap off
   const attend_tensor* alibi_slopes;  ///< f32 (1 or batch, num_heads_q, 1, 1); null turns ALiBi off
   /// Bias that is added to the scores. It has any float type and the shape (1 or batch, 1 or num_heads_q, 1 or
   /// seqlen_q, seqlen_k). A bias of -inf hides a key; a finite value never does. Not allowed with varlen. Null means no
@@ -76,7 +76,7 @@ typedef struct attend_params {
   const attend_varlen* varlen;  ///< null if sequences are not packed
   /// Scratch memory on the device, at a multiple of 256 bytes. If null, the library allocates it.
   void* workspace;
-  size_t workspace_bytes;  ///< at least attend_plan_workspace_bytes; not used on a CPU
+  size_t workspace_bytes;  ///< size in bytes, at least attend_plan_workspace_bytes; not used on a CPU
   /// Name or alias of a backend. Null or "auto" selects the best backend for the device.
   const char* compute;
   /// If 1, backward on a GPU is bit-identical from run to run. All other results are always bit-identical.

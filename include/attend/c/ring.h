@@ -142,7 +142,7 @@ typedef struct attend_shard_part {
   int32_t rank;        ///< from 0 to num_ranks - 1
   int32_t num_ranks;   ///< at least 1; 1 is the default
   int32_t reserved;    ///< must be 0
-  /// Offsets of packed sequences in the complete sequence, (num_sequences + 1). If null, there is one sequence.
+  /// Offsets of packed sequences in the complete sequence: num_sequences + 1 elements. If null, there is one sequence.
   const int32_t* cu_seqlens;
   int64_t num_sequences;  ///< used only with cu_seqlens
 } attend_shard_part;

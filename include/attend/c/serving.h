@@ -78,7 +78,7 @@ typedef struct attend_decode_params {
   int32_t causal;                     ///< if 1, the default, row i sees keys j <= i + off
   int64_t window_left;                ///< row i sees keys j >= i + off - window_left; -1, the default, means no limit
   int64_t window_right;               ///< row i sees keys j <= i + off + window_right; -1, the default, means no limit
-  double softcap;                     ///< must be >= 0; 0 turns it off
+  double softcap;                     ///< cap of the soft cap, >= 0; 0 turns the soft cap off
   const attend_tensor* alibi_slopes;  ///< f32 (1 or num_sequences, num_heads_q, 1, 1); null turns ALiBi off
   /// Sinks: any float type, shape (1 or num_sequences, num_heads_q, 1, 1). Null means no sinks.
   const attend_tensor* sinks;
@@ -257,12 +257,12 @@ typedef struct attend_partial_state {
 /// The arguments of attend_merge.
 typedef struct attend_merge_call {
   size_t struct_size;  ///< sizeof(attend_merge_call)
-  /// num_states elements, on the device of o. Their dtypes may differ.
+  /// The states to merge: num_states elements, on the device of o. Their dtypes may differ.
   const attend_partial_state* states;
   int64_t num_states;  ///< at least 1
-  /// Output, f32, f16 or bf16, shape of the states' o. May be the o of a state.
+  /// Output: the merged o, in f32, f16 or bf16, with the shape of the states' o. It may be the o of a state.
   const attend_tensor* o;
-  /// Output, f32, shape of the states' lse. May be null, or the lse of a state.
+  /// Output: the merged lse, in f32, with the shape of the states' lse. It may be null, or be the lse of a state.
   const attend_tensor* lse;
   /// Sinks: any float type, shape (1 or batch, num_heads_q, 1, 1). The sum of each row includes the sink once. Null
   /// means no sinks.

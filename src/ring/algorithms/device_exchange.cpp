@@ -39,8 +39,8 @@ std::size_t most_bytes(const Call& call, PairOf pair_of) {
   return rounded(most);
 }
 
-/// Returns whether kernels can read the caller's k or v in place. The backends were chosen for dense tensors, so a
-/// tensor with other strides is copied.
+/// Returns whether kernels can read the caller's k or v in place. The choice of backends assumes dense tensors, whose
+/// address, row length and strides are multiples of 16 bytes. A tensor that does not meet this condition is copied.
 bool is_readable(const Tensor& t) {
   constexpr std::int64_t kBytes = 16;
   const auto is_multiple = [&](std::int64_t elements) { return elements * dtype_bytes(t.dtype) % kBytes == 0; };

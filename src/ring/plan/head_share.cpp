@@ -69,7 +69,8 @@ class ShareMaker {
     share_.problem = p_;
     share_.problem.num_heads_q /= layout_.size();
     share_.problem.num_heads_k /= layout_.size();
-    // This does not apply to kTwoLevel, which computes the problem in pieces and sets the lengths of each piece.
+    // kAllToAll runs this problem, so its lengths must be set. kTwoLevel computes the problem in pieces, and sets the
+    // lengths of each piece.
     if (call.algorithm == RingAlgorithm::kAllToAll) {
       if (!p_.varlen) {
         share_.problem.max_seqlen_q = layout_.length(false);
