@@ -13,11 +13,11 @@
 //   attend_error error;
 //   if (attend_forward(&call, &error) != ATTEND_OK) fprintf(stderr, "%s\n", error.message);
 //
-// Link with libattend_c: use pkg-config attend_c, or attend::attend_c of the CMake package attend. libattend_c needs no
-// other library of attend. Its ABI is stable: later versions may add functions, enumerators and fields, but never
-// change or remove them. Symbols carry the version ATTEND_1.
+// Programs must be linked with libattend_c. pkg-config supports the name attend_c, and the CMake package attend has the
+// target attend::attend_c. libattend_c needs no other library of attend. Its ABI is stable: later versions may add
+// functions, enumerators and fields, but never change or remove them. Symbols carry the version ATTEND_1.
 //
-// These conditions hold for every function:
+// The following conditions hold for every function:
 //
 // - It returns ATTEND_OK or another attend_status. The last argument, `error`, receives the error text of the C++
 //   interface. It may be null. No function throws an exception.

@@ -1,4 +1,4 @@
-// Exact attention: forward and backward.
+// Functions for exact attention: forward, backward and plans.
 //
 //   attend::forward({.q = q, .k = k, .v = v, .o = o, .lse = lse, .params = {.causal = true}});
 //   attend::backward({.q = q, .k = k, .v = v, .o = o, .lse = lse, .dout = dout,
@@ -34,8 +34,10 @@ namespace attend {
 /// these conditions. A call on a GPU cannot check the arrays, because only the kernels read them. If the arrays are
 /// invalid, its results are meaningless, but the kernels do not access memory outside the tensors.
 struct Varlen {
-  const std::int32_t* cu_seqlens_q = nullptr;  ///< (num_sequences + 1), on the tensors' device
-  const std::int32_t* cu_seqlens_k = nullptr;  ///< (num_sequences + 1), on the tensors' device
+  /// Offsets of the query rows: num_sequences + 1 elements, on the tensors' device.
+  const std::int32_t* cu_seqlens_q = nullptr;
+  /// Offsets of the keys: num_sequences + 1 elements, on the tensors' device.
+  const std::int32_t* cu_seqlens_k = nullptr;
   std::int64_t num_sequences = 0;              ///< number of sequences
   std::int64_t max_seqlen_q = 0;               ///< upper bound of the number of query rows of a sequence
   std::int64_t max_seqlen_k = 0;               ///< upper bound of the number of keys of a sequence
@@ -58,7 +60,8 @@ struct WorkspaceView {
 ///   s      = -inf where masked (causal, window, mask, block_mask)
 ///   p[i,j] = exp(s[i,j]) / sum_j exp(s[i,j]),   o[i] = sum_j dropout(p)[i,j] v[j]
 ///
-/// With sinks, p[i,j] = exp(s[i,j]) / (exp(sink) + sum_j exp(s[i,j])). Here `sink` is the sink of the query head.
+/// If there are sinks, let `sink` be the sink of the query head. Then p[i,j] = exp(s[i,j]) / (exp(sink) + sum_j
+/// exp(s[i,j])).
 ///
 /// Causal and window masks are aligned to the bottom right corner: the last row aligns with the last key. In these
 /// examples, seqlen_q is 2, seqlen_k is 5, and 1 marks the visible keys. The left example is a causal mask:
@@ -167,9 +170,9 @@ struct BackwardCall {
   ConstTensor v;    ///< as passed to forward
   ConstTensor o;    ///< as written by forward
   ConstTensor lse;  ///< as written by forward
-  /// Gradient of the loss with respect to o: shape of o, dtype of q, any strides, including 0.
+  /// Gradient of the loss with respect to o. It has the shape of o, the dtype of q, and any strides, including 0.
   ConstTensor dout;
-  std::optional<ConstTensor> dlse = {};  ///< gradient of the loss with respect to lse: f32, shape of lse
+  std::optional<ConstTensor> dlse = {};  ///< gradient of the loss with respect to lse: f32, with the shape of lse
   Tensor dq;                             ///< output: gradient with respect to q, with the dtype and shape of q
   /// Output: gradient with respect to k, with the dtype and shape of k. The contributions of all query heads that read
   /// the same key head are summed.
@@ -210,8 +213,9 @@ ATTEND_API void backward(const BackwardCall& call);
 struct Candidate {
   std::string compute;       ///< the backend's name
   bool chosen = false;       ///< true if this backend runs the call
-  std::string lack = {};     ///< one line: the reason why the backend cannot run the call; empty if it can
-  std::string why = {};      ///< one line: the reason for the algorithm and the tile sizes that the backend would use
+  /// Reason why the backend cannot run the call, as one line; empty if the backend can run it.
+  std::string lack = {};
+  std::string why = {};      ///< reason for the algorithm and the tile sizes that the backend would use, as one line
   std::string variant = {};  ///< compile-time options of its kernels, for example "head_dim=128 mask=causal block_m=64"
   std::vector<std::string> steps = {};  ///< one line for each kernel: name, grid, threads and shared memory
   /// Estimated time. "auto" chooses the backend with the lowest one. If it is infinity, "auto" never chooses this
@@ -252,11 +256,16 @@ class ATTEND_API Plan {
   /// Compiles and loads the kernels that the call needs, and returns when they are loaded. Call it before a graph is
   /// captured or before a server accepts its first request. Reads and writes no tensor.
   ///
-  /// The library keeps one set of kernels for each combination of these properties: the chosen kernels and their tiles,
-  /// which depend on the sizes; the dtypes; the head_dim of q and v; the type of mask (none, causal, window); the set
-  /// of options that are on, but not their values; the sign of the scale; and whether all addresses, rows and strides
-  /// are multiples of 16 bytes. The first call with a new combination compiles kernels, which takes seconds, or loads
+  /// The first call with a new combination of the following properties compiles kernels, which takes seconds, or loads
   /// their machine code from disk, which takes milliseconds. This also happens if the call's stream is being captured.
+  ///
+  /// - the chosen kernels and their tile sizes, which depend on the sizes of the call
+  /// - the dtypes
+  /// - the head_dim of q and of v
+  /// - the type of mask: none, causal or window
+  /// - the set of options that are on, but not their values
+  /// - the sign of the scale
+  /// - whether all addresses, rows and strides are multiples of 16 bytes
   void prepare() const;
 
   /// Runs the call as forward() or backward() would. On a CPU each run reads cu_seqlens and philox_state again, and
@@ -320,10 +329,10 @@ ATTEND_API void set_cpu_threads(int threads);
 
 /// Optional tensors of a BackwardCall.
 struct BackwardExtras {
-  std::optional<ConstTensor> dlse = {};        ///< input: gradient of lse
-  std::optional<Tensor> dbias = {};            ///< output: gradient of the bias
-  std::optional<Tensor> dsinks = {};           ///< output: gradient of the sinks
-  std::vector<CaptureGradient> captures = {};  ///< outputs: gradients of captured tensors
+  std::optional<ConstTensor> dlse = {};        ///< input: gradient of the loss with respect to lse
+  std::optional<Tensor> dbias = {};            ///< output: gradient with respect to the bias
+  std::optional<Tensor> dsinks = {};           ///< output: gradient with respect to the sinks
+  std::vector<CaptureGradient> captures = {};  ///< outputs: gradients with respect to captured tensors
 };
 
 /// Returns a ForwardCall with these arguments.
@@ -358,13 +367,13 @@ struct BackwardExtras {
           .stream = stream};
 }
 
-/// Calls forward(ForwardCall) with these arguments.
+/// Runs forward() with a ForwardCall that has these arguments.
 inline void forward(const ConstTensor& q, const ConstTensor& k, const ConstTensor& v, const Tensor& o,
                     const Tensor* lse = nullptr, const Params& params = {}, Stream stream = nullptr) {
   forward(forward_call(q, k, v, o, lse, params, stream));
 }
 
-/// Calls backward(BackwardCall) with these arguments.
+/// Runs backward() with a BackwardCall that has these arguments.
 inline void backward(const ConstTensor& dout, const ConstTensor& q, const ConstTensor& k, const ConstTensor& v,
                      const ConstTensor& o, const ConstTensor& lse, const Tensor& dq, const Tensor& dk, const Tensor& dv,
                      const Params& params = {}, Stream stream = nullptr, const BackwardExtras& extras = {}) {

@@ -4,8 +4,8 @@
 //   const std::vector<attend::RingContext> ranks = attend::make_thread_ring(4);  // or ring_nccl.hpp, ring_mpi.hpp
 //   attend::ring_forward(ranks[r], q, k, v, o, &lse, {.causal = true}, attend::Sharding::kZigzag);   // on thread r
 //
-// Every rank calls with its rows of q, k and v. Keys and values travel around the ring; queries stay. Each rank merges
-// its partial results by their log-sum-exp. docs/ring.md explains the method and its cost.
+// Every rank calls with its rows of q, k and v. Keys and values travel around the ring, and queries stay on their rank.
+// Each rank merges its partial results by their log-sum-exp. docs/ring.md explains the method and its cost.
 //
 // Sources: Liu, Zaharia, Abbeel, Ring Attention with Blockwise Transformers (2023); Brandon et al., Striped Attention
 // (2023); zigzag: Zhu, ring-flash-attention (2024).
@@ -179,12 +179,13 @@ struct RingCallbacks {
 
 /// Copies a rank's rows out of a complete tensor, along dimension 2. The tensor may be q, k, v, dout, a bias or a mask.
 ///
-/// @param whole  any dtype (batch, heads, seqlen, n) on the CPU
+/// @param whole  complete tensor (batch, heads, seqlen, n) of any dtype on the CPU
 /// @param local  output, same shape, except that shape[2] is shard_seqlen()
 ATTEND_API void shard(Sharding sharding, const ConstTensor& whole, const Tensor& local, int rank, int num_ranks,
                       std::span<const std::int32_t> cu_seqlens = {});
 
-/// Inverse of shard(): writes a rank's rows to their places in `whole` and leaves the other rows unchanged.
+/// Writes a rank's rows to their places in the complete tensor `whole` and leaves the other rows unchanged. This is the
+/// inverse of shard().
 ATTEND_API void unshard(Sharding sharding, const ConstTensor& local, const Tensor& whole, int rank, int num_ranks,
                         std::span<const std::int32_t> cu_seqlens = {});
 
@@ -234,9 +235,9 @@ ATTEND_API void ring_forward(const RingContext& context, const ConstTensor& q, c
 
 /// Computes attend::backward of the complete sequence: the gradients of ring_forward. Every tensor has the rank's rows.
 ///
-/// The arguments are those of backward and ring_forward. extras.dlse is supported, and extras.dbias is refused. k, v
-/// and the float32 sums of dk and dv travel around the ring. Values of query rows, such as lse, stay on the rank that
-/// holds the rows.
+/// backward and ring_forward describe the arguments. extras.dlse is supported, and extras.dbias is refused. k, v and
+/// the float32 sums of dk and dv travel around the ring. Values of query rows, such as lse, stay on the rank that holds
+/// the rows.
 ///
 /// On CPUs, if dropout is on and o has 16 bits, the call computes forward again. The reason is that the terms of a
 /// gradient may cancel, and the rounding error of o may then exceed the gradient. On a GPU, compute is auto, simt or

@@ -22,7 +22,7 @@ namespace attend {
 /// The pages of a paged cache. Each row of the table lists the pages of one sequence. Entry n is the number of the page
 /// that holds the keys from n * page_size on.
 struct PageTable {
-  const std::int32_t* pages = nullptr;  ///< (num_rows, pages_per_row), on the tensors' device
+  const std::int32_t* pages = nullptr;  ///< the table: (num_rows, pages_per_row) page numbers, on the tensors' device
   std::int64_t num_rows = 0;            ///< number of rows in the table
   std::int64_t pages_per_row = 0;       ///< number of entries in a row
   std::int64_t row_stride = 0;          ///< distance in entries between rows, >= 0; if 0, all rows are the same
@@ -31,30 +31,30 @@ struct PageTable {
 /// Locates the keys of each sequence in a cache. The arrays are on the tensors' device. The computation reads them
 /// there, so a CUDA graph may be replayed with new values.
 ///
-///   contiguous: k_cache is (cache_rows, num_heads_k, capacity, head_dim). Key j of a sequence is row j of the
-///               sequence's cache row.
+/// In a contiguous cache, k_cache is (cache_rows, num_heads_k, capacity, head_dim). Key j of a sequence is row j of the
+/// sequence's cache row.
 ///
-///   paged:      k_cache is (num_pages, num_heads_k, page_size, head_dim). Entry j / page_size of the sequence's
-///               table row names a page, and key j is row j % page_size of that page. The capacity is
-///               pages_per_row * page_size.
+/// In a paged cache, k_cache is (num_pages, num_heads_k, page_size, head_dim). Entry j / page_size of the sequence's
+/// table row is the number of a page, and key j is row j % page_size of that page. The capacity is pages_per_row *
+/// page_size.
 ///
 /// Both layouts allow any strides. A cache that stores heads after tokens is therefore described by the same view with
 /// other strides. The memory of k_cache and v_cache may overlap. page_size is any number >= 1. Sequences may share
 /// pages.
 ///
-/// A sequence is dead if its length is negative, or if its cache row or table row does not exist. The call then reads
-/// and writes nothing in its cache, its rows of o are 0, and its rows of lse are -inf. A length above the capacity is
-/// treated as the capacity. If the page of a key does not exist (for example, if its number is -1), no row sees the
-/// key. The call never reads keys beyond a length, in a page that does not exist, or before the windows of all rows.
-/// These keys may be NaN. If the environment variable ATTEND_CHECK is 1, the calls refuse a row, length or page that
-/// does not exist, and the error names the entry.
+/// A sequence is dead if its length is negative, or if its cache row or table row does not exist. The call then
+/// accesses no cache data of the sequence. It writes 0 to the sequence's rows of o, and -inf to the sequence's rows of
+/// lse. A length above the capacity is treated as the capacity. If the page of a key does not exist (for example, if
+/// its number is -1), no row sees the key. The call never reads a key beyond the sequence's length, in a page that does
+/// not exist, or before the windows of all rows. Such keys may be NaN. If the environment variable ATTEND_CHECK is 1,
+/// the calls refuse a row, length or page that does not exist, and the error names the entry.
 struct CacheIndex {
-  /// (num_sequences): number of keys in the cache. If null, every sequence fills the capacity.
+  /// Number of keys that each sequence has in the cache, (num_sequences). If null, every sequence fills the capacity.
   const std::int32_t* seqlens_k = nullptr;
   std::optional<PageTable> page_table = {};  ///< if unset, the cache is contiguous
-  /// (num_sequences): the cache row or table row of each sequence. If null, it is the number of the sequence.
+  /// Cache row or table row of each sequence, (num_sequences). If null, it is the number of the sequence.
   const std::int32_t* cache_batch_idx = nullptr;
-  /// (num_sequences): first visible key. Keys before it are hidden. If null, all keys are visible.
+  /// First visible key of each sequence, (num_sequences). Keys before it are hidden. If null, all keys are visible.
   const std::int32_t* cache_leftpad = nullptr;
   /// Scale factors of a cache of f8e4m3 or i8. An element x represents the number x * descale. The tensor is f32 with
   /// any strides >= 0 and has one of two shapes:
@@ -158,7 +158,7 @@ struct Rotary {
   /// If true, the columns of a pair are neighbours. Otherwise they are in the two halves of the rotated columns.
   bool interleaved = false;
   std::int64_t first_column = 0;  ///< first rotated column; first_column + rotary_dim must be <= head_dim
-  /// (num_sequences): if non-null, replaces seqlens_k when the position of a row is computed.
+  /// If non-null, (num_sequences) lengths that replace seqlens_k when the position of a row is computed.
   const std::int32_t* seqlens = nullptr;
 };
 
@@ -241,10 +241,10 @@ struct AppendCall {
 /// @throws Error naming the argument, the value found and the allowed values. If it throws, no output has been written.
 ATTEND_API void append(const AppendCall& call);
 
-/// Runs append(append) and then decode(call), whose lengths include the new rows. Both arguments must name the same
-/// cache, with the lengths before the append, and the same number of sequences. The query rows are those of `call`, so
-/// append.q, q_out, cu_seqlens_q and max_seqlen_q must be unset. q is normalised and rotated as `append` specifies,
-/// without being written to memory.
+/// Runs append(append) and then decode(call). The decode sees the new rows. Both arguments must name the same cache,
+/// with the lengths before the append, and the same number of sequences. The query rows are those of `call`, so
+/// append.q, q_out, cu_seqlens_q and max_seqlen_q must be unset. q is normalised and rotated as `append` specifies. The
+/// rotated q is not written to memory.
 /// @throws Error naming the argument, as both functions do. If it throws, no output has been written.
 ATTEND_API void decode(const AppendCall& append, const DecodeCall& call);
 

@@ -87,8 +87,8 @@ using Shape = std::array<std::int64_t, 4>;  ///< extents of (batch, heads, seqle
 /// buffer is the same view with other strides. Strides are in elements and >= 0, and the last stride is 1. Inputs may
 /// have stride 0 (broadcast); outputs may not.
 ///
-/// `Void` is void or const void; callers should use the names Tensor and ConstTensor below. A Tensor converts to a
-/// ConstTensor, but not the reverse.
+/// `Void` is void or const void. Callers should use the names Tensor and ConstTensor, defined below. A Tensor converts
+/// to a ConstTensor, but not the reverse.
 template <class Void>
 struct TensorView {
   Void* data = nullptr;         ///< address of the element whose subscripts are all 0

@@ -22,7 +22,7 @@ namespace attend::core {
 struct SequenceRows {
   const std::int32_t* offsets = nullptr;
   std::int64_t num_sequences = 0;
-  std::int64_t seqlen = 0;  ///< rows of each sequence; with offsets, an upper bound
+  std::int64_t seqlen = 0;  ///< number of rows of each sequence, or an upper bound if there are offsets
 
   // The functions below require that offsets are in host memory.
 

@@ -13,7 +13,7 @@ namespace attend::core {
 /// State of a sequence in a cache.
 struct CachedSequence {
   std::int64_t cache_row;  ///< row of a contiguous cache, or row of the page table
-  std::int64_t length;     ///< length, clamped to the capacity; 0 for a dead sequence
+  std::int64_t length;     ///< number of keys, clamped to the capacity; 0 for a dead sequence
   bool dead;               ///< true if the sequence is not computed (see CacheIndex)
 };
 

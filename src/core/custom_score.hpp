@@ -1,4 +1,5 @@
-// A custom score function as a problem holds it: source text and captured tensors (tensors that the function reads).
+// A custom score function in the form that a problem stores: source text and captured tensors. The function reads the
+// captured tensors.
 #pragma once
 
 #include <array>
@@ -23,8 +24,8 @@ enum class AlibiForm : std::uint8_t {
   kKeysBefore,
 };
 
-/// The function is applied after the options of kernels/attention/score_mods.cuh and before masks. CPU backends run its
-/// program; GPU backends compile its source.
+/// The function is applied after the options of kernels/attention/score_mods.cuh and before masks. CPU backends run the
+/// function's program, and GPU backends compile its source.
 struct CustomScore {
   /// Source text of two structs, made by expr::print_struct(). ScoreValueCode computes the value. ScoreFunctionCode
   /// computes the value and its derivative with respect to the score.

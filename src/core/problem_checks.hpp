@@ -47,8 +47,8 @@ void check_tensor(const char* name, const Tensor& t, Device device, const char* 
 /// Calls check_tensor, and checks that the dtype is f32, f16, bf16 or f64.
 void check_float_tensor(const char* name, const Tensor& t, Device device);
 
-/// Calls check_tensor. Also checks that the dtype is f32 (f64 if q is f64) and that the shape is (batch, num_heads_q,
-/// seqlen_q, 1), as in p.q.
+/// Calls check_tensor. Also checks that the shape is (batch, num_heads_q, seqlen_q, 1) with the sizes of p.q. The dtype
+/// must be f32, or f64 if q is f64.
 void check_lse_like(const char* name, const Tensor& t, const Problem& p);
 
 /// Checks the offsets of packed sequences. They must start at 0, never decrease, and end at the total number of tokens.

@@ -1,9 +1,11 @@
 // Computes one tile of the backward pass: P and dS of up to 128 keys and 128 query rows. Used by backward.cpp and
 // dbias.cpp. Included once per SIMD target.
 //
-// Dao, FlashAttention-2 (2023), Algorithm 2, lines 10 to 16, with every score tile transposed to (key, row):
+// Source: Dao, FlashAttention-2 (2023), Algorithm 2, lines 10 to 16. Every score tile is transposed to (key, row):
+//
 //   P^T = exp(K Q^T - lse)       dP^T = V dO^T        dS^T = P^T (dP^T - delta)
 //   dV += P^T dO                 dK += dS^T Q         dQ += dS K
+//
 // The arithmetic is float32. If HeadRules::in_pairs is set, all five products use bfloat16 operands (bf16_dot.hpp). P
 // and dS are then rounded to bfloat16 for the products that compute dV, dK and dQ.
 #if defined(ATTEND_CPU_BACKWARD_INL) == defined(HWY_TARGET_TOGGLE)

@@ -309,8 +309,8 @@ bool has_amx() {
   return (d & kBf16) != 0 && (d & kTileRegisters) != 0;
 }
 
-/// Asks the operating system for permission to use the tile registers. Linux allocates their 8 KiB of state only on
-/// request (Documentation/arch/x86/xstate.rst).
+/// Asks the operating system for permission to use the tile registers. Linux allocates the 8 KiB that a thread's tile
+/// registers need only on request (Documentation/arch/x86/xstate.rst).
 bool granted() {
 #if defined(__linux__)
   constexpr long kRequestPermission = 0x1023;

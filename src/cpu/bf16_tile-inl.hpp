@@ -25,7 +25,7 @@ using HalfTag = hn::Repartition<std::uint16_t, FloatTag>;
 constexpr HalfTag kHalves;
 constexpr int kHalfLanes = hn::MaxLanes(kHalves);
 
-/// Rounds each lane to bf16 (ties away from zero). The result is the upper half of the lane; the lower half is
+/// Rounds each lane to bf16, with ties away from zero. The upper half of a lane is the result, and the lower half is
 /// undefined. A NaN whose payload has all bits set becomes zero, so the caller must detect NaN.
 HWY_INLINE hn::Vec<UintTag> round_to_upper_half(Vector x) {
   return hn::Add(hn::BitCast(kUints, x), hn::Set(kUints, 0x8000));

@@ -64,9 +64,9 @@ namespace {
 
 HWY_EXPORT(capture_gradients_target);
 
-/// Returns the number of arrays of sums. With num_parts arrays, array n sums the tasks n, n + num_parts, n + 2
-/// num_parts and so on, and one thread computes all of them. No two threads share an array. The number depends only on
-/// the problem, so the bits of a result do not depend on the number of threads.
+/// Returns the number of arrays of sums. If there are num_parts arrays, the contributions of the tasks n, n +
+/// num_parts, n + 2 num_parts and so on are added to array n. One thread runs all of these tasks. No two threads share
+/// an array. The number depends only on the problem, so the bits of a result do not depend on the number of threads.
 std::int64_t num_parts(std::int64_t tasks, std::int64_t size) {
   constexpr std::int64_t kMostParts = 32, kMostSums = 1 << 25;  // 256 MiB
   return std::clamp<std::int64_t>(kMostSums / std::max<std::int64_t>(size, 1), 1,

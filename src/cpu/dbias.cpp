@@ -1,5 +1,5 @@
-// Gradient of an additive bias. dbias is the sum of dS over all batches, heads and rows that read the same bias
-// element.
+// Computes dbias, the gradient of an additive bias. An element of dbias is the sum of dS over all batches, heads and
+// rows that read this element of the bias.
 //
 // A task computes one tile of dbias and visits every score tile that contributes to it. Therefore threads need not
 // combine partial sums, and no buffer is as large as the score matrix. The tasks repeat two of the five products of the

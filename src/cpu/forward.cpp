@@ -1,12 +1,18 @@
 // Forward attention for a block of query rows: FlashAttention-2 (Dao, 2023), Algorithm 1, on one thread.
 //
-// The block is cut into panels of 64 rows, one row per SIMD lane. For each tile of 128 keys:
-//   S^T = K Q^T          scores (key, row), a matrix product
-//   m', P, l             running maximum, exponentials and their sum, down the keys of each lane
-//   O = diag(exp(m-m')) O + P V
-// At the end, o = O / l and lse = m + log l. The exponent in base 2 is (s - m) log2(e) scale. The code subtracts before
-// it multiplies, so that the rounding error is proportional to the difference s - m and not to a large score. Sums over
-// long rows are split into several partial sums (long_sum-inl.hpp).
+// The block is cut into panels of 64 rows, one row per SIMD lane. For each row, m is the running maximum of the scores,
+// l is the sum of the exponentials, and O is the sum of the weighted values. For each tile of 128 keys, the code
+// computes the scores S, the new maximum m' and the exponentials P:
+//
+//   S^T = K Q^T
+//   m' = max(m, max S)
+//   P = exp(S - m')
+//   l = exp(m - m') l + sum P
+//   O = exp(m - m') O + P V
+//
+// At the end, o = O / l and lse = m + log l. An exponential is computed as 2^((s - m) log2(e) scale). The code subtracts
+// before it multiplies, so that the rounding error is proportional to the difference s - m and not to a large score.
+// Sums over long rows are split into several partial sums (long_sum-inl.hpp).
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/forward.cpp"
 #include <hwy/foreach_target.h>  // compiles this file once per SIMD target

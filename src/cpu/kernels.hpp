@@ -36,7 +36,7 @@ struct RowCorrections {
   const float* log2_sums = nullptr;  ///< log2 of sum_j exp(s_ij - lse_i), which is 0 for an exact lse
 };
 
-/// Keys [key_begin, key_end) of one key head. key_begin is a multiple of kBlockN; key_end is a multiple of kBlockN or
+/// Keys [key_begin, key_end) of one key head. key_begin is a multiple of kBlockN. key_end is a multiple of kBlockN, or
 /// seqlen_k.
 struct BackwardKeysTask {
   core::Sequence sequence;

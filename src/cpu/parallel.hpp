@@ -72,7 +72,8 @@ class LoopScope {
   bool outer_is_caller_;
 };
 
-/// Calls task(index) for every index in [0, num_tasks) on `threads` new threads, which end with the call.
+/// Calls task(index) for every index in [0, num_tasks). It starts `threads` threads for this call, and ends them before
+/// it returns.
 void run_on_fresh_threads(std::int64_t num_tasks, int threads, const std::function<void(std::int64_t)>& task);
 
 /// Calls body(task) for every task in [0, num_tasks), on up to `most_threads` threads. The first free thread runs the

@@ -12,7 +12,7 @@
 
 namespace attend::cpu {
 
-/// Position of a row of scores: its batch, head and query row, the lengths of its sequence, and the first of its keys.
+/// Position of a row of scores: batch, head and query row, the lengths of the sequence, and the first key of the row.
 struct FunctionRow {
   std::int32_t batch = 0, head = 0, row = 0, rows_length = 0, keys_length = 0;
   std::int32_t first_key = 0;

@@ -14,7 +14,7 @@ enum class BlocksOf { kRows, kKeys };
 
 class WorkList {
  public:
-  /// Makes a list of blocks: `block` rows of each query head, or `block` keys of each key head.
+  /// Divides each query head into blocks of `block` rows, or each key head into blocks of `block` keys.
   WorkList(const core::Problem& p, BlocksOf of, std::int64_t block)
       : p_(p), of_(of), block_(block), heads_(of == BlocksOf::kRows ? p.num_heads_q : p.num_heads_k) {
     if (!p.varlen) {

@@ -1,4 +1,5 @@
-// Operations on numbers. All numbers are doubles: a bool is 0 or 1, and an integer is a whole number of 32 bits.
+// Operations on numbers. All numbers are stored as doubles. A bool is 0 or 1, and an integer is a whole number in the
+// range of 32 bits.
 #include <algorithm>
 #include <cmath>
 #include <limits>

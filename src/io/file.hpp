@@ -53,7 +53,7 @@ void abandon_unfinished_files() noexcept;
 class FileTransaction {
  public:
   using Handle = std::size_t;
-  enum class Temporaries { kUnnamed, kNamed };  ///< which type of temporary file create() tries first
+  enum class Temporaries { kUnnamed, kNamed };  ///< type of temporary file that create() tries first
 
   explicit FileTransaction(Temporaries first = Temporaries::kUnnamed);
   ~FileTransaction();

@@ -171,7 +171,7 @@ std::size_t little_endian(std::span<const std::byte> bytes) {
 
 Shape four_dimensions(const NpyHeader& header, NpyRank rank, std::string_view name) {
   struct Rule {
-    std::uint32_t ranks;  // if bit r is set, rank r is allowed
+    std::uint32_t ranks;  // set of allowed ranks: bit r is 1 if rank r is allowed
     std::string_view text;
   };
   constexpr std::array<Rule, 4> kRules = {{{1U << 4, "4"},

@@ -206,8 +206,8 @@ void put_together(std::vector<SomeRows>& parts, BlockTiles& tiles) {
   tiles.patterns = patterns.take();
 }
 
-/// Returns the sizes of the mask. It has separate tiles for each sequence only if the function depends on b, and for
-/// each head only if it depends on h.
+/// Returns the sizes of the mask. The mask has separate tiles for each sequence only if the function depends on b. It
+/// has separate tiles for each head only if the function depends on h.
 BlockTiles sizes_of(const MaskFunction::State& mask, const BlockMaskShape& shape) {
   const auto check = [](const char* name, std::int64_t size, std::int64_t least) {
     if (size < least || size > core::kMaxLength) {

@@ -26,8 +26,9 @@
 namespace attend {
 namespace {
 
-/// Calls rule(node, results of earlier nodes) for each node up to `root`. The loop visits each node once, in the order
-/// of nodes. A recursion could visit a node many times, because a node may be an operand of many others.
+/// Calls rule() for each node up to `root`. The arguments of rule() are the node and the results for earlier nodes. The
+/// loop visits each node once, in the order of nodes. A recursion could visit a node many times, because a node may be
+/// an operand of many others.
 template <class Rule>
 std::vector<bool> of_all_nodes(const expr::Graph& graph, expr::Id root, const Rule& rule) {
   std::vector<bool> found;
@@ -111,8 +112,9 @@ bool has_unit_slope(const expr::Graph& graph, expr::Id root) {
   return of_all_nodes(graph, root, rule).back();
 }
 
-/// Replaces calls of sin, cos and tan (kernels/attention/score_math.cuh) by inline code. The kernel compiler crashes if
-/// a warp that has released registers calls a function. Warps that compute gradients release registers.
+/// In the source text, replaces calls of sin, cos and tan (kernels/attention/score_math.cuh) by inline code. The kernel
+/// compiler crashes if a warp that has released registers calls a function. Warps that compute gradients release
+/// registers.
 std::string with_calls_in_line(std::string code) {
   for (const std::string name : {"sin", "cos", "tan"}) {
     const std::string call = "math::" + name + "(", in_line = "::" + name + "f(";

@@ -35,7 +35,8 @@ ATTEND_API void attend_varlen_init(attend_varlen* varlen, size_t struct_size);
 ///   s      = -inf where masked
 ///   p[i,j] = exp(s[i,j]) / sum_j exp(s[i,j]),   o[i] = sum_j dropout(p)[i,j] v[j]
 ///
-/// With sinks, p[i,j] = exp(s[i,j]) / (exp(sink) + sum_j exp(s[i,j])).
+/// If there are sinks, let `sink` be the sink of the query head. Then p[i,j] = exp(s[i,j]) / (exp(sink) + sum_j
+/// exp(s[i,j])).
 ///
 /// Causal and window masks are aligned to the bottom right corner: the last row aligns with the last key. In these
 /// examples, seqlen_q is 2, seqlen_k is 5, and 1 marks the visible keys. The left example is a causal mask:
@@ -44,13 +45,15 @@ ATTEND_API void attend_varlen_init(attend_varlen* varlen, size_t struct_size);
 ///     1 1 1 1 1                                              0 0 0 1 1
 typedef struct attend_params {
   size_t struct_size;                 ///< sizeof(attend_params)
-  double scale;                       ///< used if has_scale is 1; any finite value, including 0 and negative values
+  /// Factor of the products q.k, used if has_scale is 1; any finite value, including 0 and negative values.
+  double scale;
   int32_t has_scale;                  ///< if 0, the scale is 1/sqrt(head_dim)
   int32_t causal;                     ///< if 1, row i sees keys j <= i + off
   int64_t window_left;                ///< row i sees keys j >= i + off - window_left; -1, the default, means no limit
   int64_t window_right;               ///< row i sees keys j <= i + off + window_right; -1, the default, means no limit
   double softcap;                     ///< cap of the soft cap, >= 0; 0 turns the soft cap off
-  const attend_tensor* alibi_slopes;  ///< f32 (1 or batch, num_heads_q, 1, 1); null turns ALiBi off
+  /// Slopes of ALiBi: f32, shape (1 or batch, num_heads_q, 1, 1); null turns ALiBi off.
+  const attend_tensor* alibi_slopes;
   /// Bias that is added to the scores. It has any float type and the shape (1 or batch, 1 or num_heads_q, 1 or
   /// seqlen_q, seqlen_k). A bias of -inf hides a key; a finite value never does. Not allowed with varlen. Null means no
   /// bias.
@@ -128,9 +131,9 @@ typedef struct attend_backward_call {
   const attend_tensor* v;    ///< as passed to attend_forward
   const attend_tensor* o;    ///< as written by attend_forward
   const attend_tensor* lse;  ///< as written by attend_forward
-  /// Gradient of the loss with respect to o: shape of o, dtype of q, any strides >= 0.
+  /// Gradient of the loss with respect to o. It has the shape of o, the dtype of q, and any strides >= 0.
   const attend_tensor* dout;
-  /// Gradient of the loss with respect to lse: f32, shape of lse. May be null.
+  /// Gradient of the loss with respect to lse: f32, with the shape of lse. May be null.
   const attend_tensor* dlse;
   const attend_tensor* dq;  ///< output: gradient with respect to q, with the dtype and shape of q
   /// Output: gradient with respect to k, with the dtype and shape of k. The contributions of all query heads that read

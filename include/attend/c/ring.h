@@ -44,7 +44,7 @@ typedef struct attend_ring_params {
   size_t struct_size;  ///< sizeof(attend_ring_params)
   int32_t sharding;    ///< sharding of queries and keys; ATTEND_SHARDING_ZIGZAG is the default
   int32_t algorithm;   ///< algorithm of this call; forward and backward may use different algorithms
-  /// If 1, attend_params::seed of rank 0 replaces that of the other ranks. Not allowed with philox_state.
+  /// If 1, attend_params::seed of rank 0 replaces the seed of the other ranks. Not allowed with philox_state.
   int32_t seed_of_rank_0;
   int32_t reserved;  ///< must be 0
 } attend_ring_params;
@@ -123,15 +123,15 @@ ATTEND_API int32_t attend_ring_size(const attend_ring* ring);
 ///   On a GPU, it is auto, simt or sm90_forward. The workspace is not used, and sinks are refused
 /// @param params  null selects zigzag sharding and the automatic algorithm
 ///
-/// On a CPU, the call returns when this rank has done its work; on a GPU, when the work is queued on the stream. All
-/// ranks must call. The result is deterministic for a given number of ranks and a given algorithm.
+/// On a CPU, the call returns when this rank has done its work. On a GPU, it returns when the work is queued on the
+/// stream. The result is deterministic for a given number of ranks and a given algorithm.
 /// @return the status codes of attend_forward. The status is ATTEND_INVALID_ARGUMENT if a rank's shapes or options
 ///   differ from those of rank 0. Every rank then returns the same error, and no output has been written
 ATTEND_API int32_t attend_ring_forward(const attend_ring* ring, const attend_forward_call* call,
                                        const attend_ring_params* params, attend_error* error);
 
-/// Computes the gradients of attend_ring_forward. Every tensor has the rank's rows. dlse is supported; dbias and dsinks
-/// are refused.
+/// Computes the gradients of attend_ring_forward. Every tensor has the rank's rows. dlse is supported, but dbias and
+/// dsinks are refused.
 ATTEND_API int32_t attend_ring_backward(const attend_ring* ring, const attend_backward_call* call,
                                         const attend_ring_params* params, attend_error* error);
 
@@ -163,12 +163,13 @@ ATTEND_API int32_t attend_shard_positions(const attend_shard_part* part, int64_t
                                           int64_t num_positions, attend_error* error);
 
 /// Copies a rank's rows out of a complete tensor, along dimension 2. The tensor may be q, k, v, dout, a bias or a mask.
-/// @param whole  any dtype (batch, heads, seqlen, n) on the CPU
+/// @param whole  complete tensor (batch, heads, seqlen, n) of any dtype on the CPU
 /// @param local  output, same shape, except that shape[2] is attend_shard_seqlen
 ATTEND_API int32_t attend_shard(const attend_shard_part* part, const attend_tensor* whole, const attend_tensor* local,
                                 attend_error* error);
 
-/// Inverse of attend_shard: writes a rank's rows to their places in `whole` and leaves the other rows unchanged.
+/// Writes a rank's rows to their places in the complete tensor `whole` and leaves the other rows unchanged. This is the
+/// inverse of attend_shard.
 ATTEND_API int32_t attend_unshard(const attend_shard_part* part, const attend_tensor* local, const attend_tensor* whole,
                                   attend_error* error);
 
@@ -179,7 +180,7 @@ typedef struct attend_ring_problem {
   int32_t device_type;  ///< device of the tensors
   int32_t dtype;        ///< ATTEND_BF16 is the default
   int32_t is_backward;  ///< 1 for attend_ring_backward, 0 for attend_ring_forward
-  int64_t batch;        ///< number of sequences; this and both numbers of heads are 1 by default
+  int64_t batch;        ///< number of sequences; 1 is the default
   int64_t num_heads_q;  ///< number of query heads
   int64_t num_heads_k;  ///< number of heads of keys and values
   int64_t seqlen_q;     ///< number of query rows in the complete sequence

@@ -19,7 +19,7 @@ extern "C" {
 /// that holds the keys from n * page_size on.
 typedef struct attend_page_table {
   size_t struct_size;     ///< sizeof(attend_page_table)
-  const int32_t* pages;   ///< (num_rows, pages_per_row), on the tensors' device
+  const int32_t* pages;   ///< the table: (num_rows, pages_per_row) page numbers, on the tensors' device
   int64_t num_rows;       ///< number of rows in the table
   int64_t pages_per_row;  ///< number of entries in a row
   int64_t row_stride;     ///< distance in entries between rows, >= 0; if 0, all rows are the same
@@ -31,26 +31,27 @@ ATTEND_API void attend_page_table_init(attend_page_table* table, size_t struct_s
 /// Locates the keys of each sequence in a cache. The arrays are on the tensors' device. The computation reads them
 /// there, so a CUDA graph may be replayed with new values.
 ///
-///   contiguous: k_cache is (cache_rows, num_heads_k, capacity, head_dim). Key j of a sequence is row j of the
-///               sequence's cache row.
+/// In a contiguous cache, k_cache is (cache_rows, num_heads_k, capacity, head_dim). Key j of a sequence is row j of the
+/// sequence's cache row.
 ///
-///   paged:      k_cache is (num_pages, num_heads_k, page_size, head_dim). Entry j / page_size of the sequence's
-///               table row names a page, and key j is row j % page_size of that page. The capacity is
-///               pages_per_row * page_size.
+/// In a paged cache, k_cache is (num_pages, num_heads_k, page_size, head_dim). Entry j / page_size of the sequence's
+/// table row is the number of a page, and key j is row j % page_size of that page. The capacity is pages_per_row *
+/// page_size.
 ///
-/// A sequence is dead if its length is negative, or if its cache row or table row does not exist. The call then reads
-/// and writes nothing in its cache, its rows of o are 0, and its rows of lse are -inf. A length above the capacity is
-/// treated as the capacity. If the page of a key does not exist (for example, if its number is -1), no row sees the
-/// key. The call never reads keys beyond a length, so these keys may be NaN. If the environment variable ATTEND_CHECK
-/// is 1, the calls refuse a row, length or page that does not exist, and the error names the entry.
+/// A sequence is dead if its length is negative, or if its cache row or table row does not exist. The call then
+/// accesses no cache data of the sequence. It writes 0 to the sequence's rows of o, and -inf to the sequence's rows of
+/// lse. A length above the capacity is treated as the capacity. If the page of a key does not exist (for example, if
+/// its number is -1), no row sees the key. The call never reads keys beyond a length, so these keys may be NaN. If the
+/// environment variable ATTEND_CHECK is 1, the calls refuse a row, length or page that does not exist, and the error
+/// names the entry.
 typedef struct attend_cache_index {
   size_t struct_size;  ///< sizeof(attend_cache_index)
-  /// (num_sequences): number of keys in the cache. If null, every sequence fills the capacity.
+  /// Number of keys that each sequence has in the cache, (num_sequences). If null, every sequence fills the capacity.
   const int32_t* seqlens_k;
   const attend_page_table* page_table;  ///< if null, the cache is contiguous
-  /// (num_sequences): the cache row or table row of each sequence. If null, it is the number of the sequence.
+  /// Cache row or table row of each sequence, (num_sequences). If null, it is the number of the sequence.
   const int32_t* cache_batch_idx;
-  /// (num_sequences): first visible key. Keys before it are hidden. If null, all keys are visible.
+  /// First visible key of each sequence, (num_sequences). Keys before it are hidden. If null, all keys are visible.
   const int32_t* cache_leftpad;
   /// Scale factors of a cache of f8e4m3 or i8. An element x represents the number x * descale. The tensor is f32 with
   /// any strides >= 0 and has one of two shapes:
@@ -157,7 +158,7 @@ typedef struct attend_rotary {
   const attend_tensor* cos;  ///< any float type (1, 1, max_positions, rotary_dim / 2), max_positions >= 1
   const attend_tensor* sin;  ///< any float type, shape of cos
   int64_t first_column;      ///< first rotated column; first_column + rotary_dim must be <= head_dim
-  /// (num_sequences): if non-null, replaces seqlens_k when the position of a row is computed.
+  /// If non-null, (num_sequences) lengths that replace seqlens_k when the position of a row is computed.
   const int32_t* seqlens;
   /// If 1, the columns of a pair are neighbours. Otherwise they are in the two halves of the rotated columns.
   int32_t interleaved;
@@ -239,10 +240,10 @@ ATTEND_API void attend_append_call_init(attend_append_call* call, size_t struct_
 /// @return the status codes of attend_forward
 ATTEND_API int32_t attend_append(const attend_append_call* call, attend_error* error);
 
-/// Runs attend_append(append) and then attend_decode(decode), whose lengths include the new rows. Both arguments must
-/// name the same cache, with the lengths before the append, and the same number of sequences. The query rows are those
-/// of `decode`, so q, q_out, cu_seqlens_q and max_seqlen_q of `append` must be unset. q is normalised and rotated as
-/// `append` specifies, without being written to memory.
+/// Runs attend_append(append) and then attend_decode(decode). The decode sees the new rows. Both arguments must name
+/// the same cache, with the lengths before the append, and the same number of sequences. The query rows are those of
+/// `decode`, so q, q_out, cu_seqlens_q and max_seqlen_q of `append` must be unset. q is normalised and rotated as
+/// `append` specifies. The rotated q is not written to memory.
 /// @return the status codes of both functions; after an error, nothing has been written
 ATTEND_API int32_t attend_append_and_decode(const attend_append_call* append, const attend_decode_call* decode,
                                             attend_error* error);

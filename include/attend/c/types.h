@@ -31,7 +31,7 @@ typedef int32_t attend_status;
 /// Receives the description of an error. The caller owns the memory, which may be on the stack. Later versions do not
 /// change this struct.
 typedef struct attend_error {
-  int32_t code;  ///< an attend_status; ATTEND_OK after a call that succeeded
+  int32_t code;  ///< an attend_status, which is ATTEND_OK after a call that succeeded
   /// One line of UTF-8, terminated by 0: the argument, the value found and the allowed values. A longer text is
   /// truncated.
   char message[1020];
@@ -70,7 +70,8 @@ typedef struct attend_tensor {
 /// @param data    address of the first element. The pointer is const so that it can also point to constant inputs. The
 ///   memory of an output must not be constant
 /// @param dtype   type of every element
-/// @param shape   (batch, heads, seqlen, head_dim), checked by the calls that use the tensor. Null means (0, 0, 0, 0)
+/// @param shape   sizes in the order (batch, heads, seqlen, head_dim). The calls that use the tensor check them. Null
+///   means (0, 0, 0, 0)
 ATTEND_API void attend_tensor_init(attend_tensor* tensor, const void* data, int32_t dtype, const int64_t shape[4]);
 
 /// Sets `tensor` to a view of a dense (batch, seqlen, heads, head_dim) buffer. `shape` is still (batch, heads, seqlen,

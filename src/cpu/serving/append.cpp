@@ -1,8 +1,7 @@
 // Appends to a cache: writes each new row of k and v to its place in the cache, and each query row to q_out.
 //
-//   k: x / sqrt(mean(x^2) + eps) * weight, then the rotation at the row's position, then conversion to the
-//   cache's dtype (an 8-bit cache stores x / descale)
-//   v: conversion to the cache's dtype only
+// A row x of k is first normalised to x / sqrt(mean(x^2) + eps) * weight, and then rotated according to its position.
+// Finally it is converted to the dtype of the cache. An 8-bit cache stores x / descale. Rows of v are only converted.
 //
 // A row that needs no arithmetic is copied. In the arithmetic, each product and each sum is rounded separately, and
 // squares are added in the same order on every SIMD target. Therefore all SIMD targets give the same bits.

@@ -156,7 +156,7 @@ HWY_INLINE hn::Vec<hn::Full128<float>> sum_of_blocks(Tag /*tag*/, hn::Vec<Tag> v
   }
 }
 
-/// Returns four numbers: for each of the four vectors, the sum of its lanes.
+/// Returns four sums. Each is the sum of the lanes of one of the four vectors.
 HWY_INLINE hn::Vec<hn::Full128<float>> sums_of_lanes(Vector v0, Vector v1, Vector v2, Vector v3) {
   const hn::Repartition<double, FloatTag> pairs;
   const auto halves_of = [&](Vector even, Vector odd) HWY_ATTR {
@@ -237,9 +237,9 @@ HWY_INLINE void score_keys(const void* const* keys, std::int64_t cols, const flo
   }
 }
 
-/// Adds sum_j p[r * kLeaf + j] * (value j) to row r of o, for kRows rows and `count` values, in ascending order of j.
-/// Value j is a row of T at values[j * step]. `o` holds rows of floats, `o_stride` apart, in the lane order of
-/// load_columns(), in full chunks. `ahead` may be null.
+/// For each of kRows rows r, adds the sum of p[r * kLeaf + j] times value j to row r of o. j runs from 0 to count - 1,
+/// in ascending order. Value j is a row of T at values[j * step]. `o` holds rows of floats, `o_stride` apart, in the
+/// lane order of load_columns(), in full chunks. `ahead` may be null.
 template <class T, int kRows>
 HWY_INLINE void add_values(const void* const* values, std::int64_t step, LinesAhead* ahead, std::int64_t count,
                            std::int64_t cols, const float* p, float* o, std::int64_t o_stride) {

@@ -1,7 +1,11 @@
 // Decoding by its formula, in float64, one query row at a time. Tests compare the other backends with it.
 //
-//   s_j = f(scale <q, k_j>) - slope |i + off - j|       keys that the row does not see are not visited
-//   lse = log(sum_j exp(s_j) + exp(sink)),  o = sum_j exp(s_j - lse) v_j
+// In the formulas, i is the query row, j is a key that the row sees, f is the score transform, and off is
+// seqlen_k - seqlen_q. Keys that the row does not see are not visited.
+//
+//   s_j = f(scale <q, k_j>) - slope |i + off - j|
+//   lse = log(sum_j exp(s_j) + exp(sink))
+//   o = sum_j exp(s_j - lse) v_j
 #include <cmath>
 #include <limits>
 #include <optional>

@@ -1,11 +1,16 @@
 // Decoding: computes a tile of query rows over some leaves of cached keys, on one thread.
 //
-//   for every leaf of 256 keys:
-//     S = Q K^T                       keys are read in place; 8-bit keys are converted to floats
-//     m = max S,  P = exp(S - m),  l = sum P
-//     O = P V
-//     merge O, m and l with those of earlier leaves, see Fold
-//   o = O / l,  lse = m + log l
+// A leaf has 256 keys. For each leaf, the code computes the scores S, their maximum m, the exponentials P, the sum l of
+// the exponentials, and the weighted sum O of the values:
+//
+//   S = Q K^T
+//   m = max S
+//   P = exp(S - m)
+//   l = sum P
+//   O = P V
+//
+// Keys are read in place, but 8-bit keys are first converted to floats. Fold merges O, m and l with the results of
+// earlier leaves. At the end, o = O / l and lse = m + log l.
 //
 // Source: Dao, Haziza, Massa & Sizov, Flash-Decoding for long-context inference (2023)
 #undef HWY_TARGET_INCLUDE

@@ -207,8 +207,8 @@ class TilePass {
            !p_.tree_hides(tile_.sequence, i, key);
   }
 
-  /// Turns products into scores. The scores of keys that the row does not see become -inf, and so do those after the
-  /// last key, up to a full vector.
+  /// Turns products into scores. The scores of keys that the row does not see become -inf. So do the scores after the
+  /// last key that fill the last vector.
   void finish_scores(int n, int r) {
     const LeafKeys& keys = keys_.leaf[n];
     float* s = scores_of(n, r);

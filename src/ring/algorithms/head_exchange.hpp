@@ -12,8 +12,8 @@ namespace attend::ring {
 /// Redistributes tensors by means of an Engine. Each direction needs one exchange.
 class HeadExchange {
  public:
-  /// @param in   tensors that to_heads() converts: from some rows of all heads to all rows of some heads
-  /// @param out  tensors that to_rows() converts back
+  /// @param in   tensors that to_heads() converts from some rows of all heads to all rows of some heads
+  /// @param out  tensors that to_rows() converts from all rows of some heads to some rows of all heads
   HeadExchange(Engine& engine, HeadLayout layout, std::vector<Dealt> in, std::vector<Dealt> out);
 
   void to_heads();

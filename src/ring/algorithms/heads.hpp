@@ -1,5 +1,6 @@
-// All-to-all over heads (DeepSpeed-Ulysses). Rank r receives all rows and keys of the r-th share of the heads and
-// computes attention for them as a single device would. It then sends every rank the results of that rank's rows.
+// All-to-all over heads (DeepSpeed-Ulysses). The heads are divided into one share per rank. Rank r receives all rows
+// and keys of share r, and computes attention for these heads as a single device would. It then sends every rank the
+// results of that rank's rows.
 //
 // Source: Jacobs et al., DeepSpeed Ulysses (2023).
 #pragma once

@@ -90,9 +90,9 @@ class LocalLinks {
   SharedBlock own_;
   std::vector<std::unique_ptr<Peer>> peers_;  // indexed by rank; null for this rank and for ranks on other machines
   std::shared_ptr<LocalMarks> marks_;         // events for ranks of this process
-  // Event for other processes: once it is complete, they may read the memory that this rank sends.
+  // Event for other processes. When it is complete, they may read the memory that this rank sends.
   cuda::SharedEvent ready_;
-  // Event for other processes: once it is complete, this rank has read the memory that they sent.
+  // Event for other processes. When it is complete, this rank has read the memory that they sent.
   cuda::SharedEvent copied_;
   MemoryOfRank own_memory_;
   std::uint64_t num_pieces_ = 0;  // number of pieces that all_gather() has sent so far
