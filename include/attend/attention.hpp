@@ -38,9 +38,9 @@ struct Varlen {
   const std::int32_t* cu_seqlens_q = nullptr;
   /// Offsets of the keys: num_sequences + 1 elements, on the tensors' device.
   const std::int32_t* cu_seqlens_k = nullptr;
-  std::int64_t num_sequences = 0;              ///< number of sequences
-  std::int64_t max_seqlen_q = 0;               ///< upper bound of the number of query rows of a sequence
-  std::int64_t max_seqlen_k = 0;               ///< upper bound of the number of keys of a sequence
+  std::int64_t num_sequences = 0;  ///< number of sequences
+  std::int64_t max_seqlen_q = 0;   ///< upper bound of the number of query rows of a sequence
+  std::int64_t max_seqlen_k = 0;   ///< upper bound of the number of keys of a sequence
 };
 
 /// Scratch memory for a call, on the tensors' device. If it is not set, the call allocates memory in stream order from
@@ -211,8 +211,8 @@ ATTEND_API void backward(const BackwardCall& call);
 
 /// Describes how one backend would run a call.
 struct Candidate {
-  std::string compute;       ///< the backend's name
-  bool chosen = false;       ///< true if this backend runs the call
+  std::string compute;  ///< the backend's name
+  bool chosen = false;  ///< true if this backend runs the call
   /// Reason why the backend cannot run the call, as one line; empty if the backend can run it.
   std::string lack = {};
   std::string why = {};      ///< reason for the algorithm and the tile sizes that the backend would use, as one line

@@ -74,11 +74,11 @@ struct CacheIndex {
 /// Options of decode(). By default every option except `causal` is off. Fields that Params also has mean the same. off
 /// is seqlen_k - seqlen_q of the sequence. Masks are aligned to the bottom right corner.
 struct DecodeParams {
-  std::optional<double> scale = {};              ///< factor of the products q.k; if unset, it is 1/sqrt(head_dim)
-  bool causal = true;                            ///< if true, row i sees keys j <= i + off
-  std::int64_t window_left = -1;                 ///< row i sees keys j >= i + off - window_left; -1 means no limit
-  std::int64_t window_right = -1;                ///< row i sees keys j <= i + off + window_right; -1 means no limit
-  double softcap = 0.0;                          ///< cap of the soft cap, >= 0; 0 turns the soft cap off
+  std::optional<double> scale = {};  ///< factor of the products q.k; if unset, it is 1/sqrt(head_dim)
+  bool causal = true;                ///< if true, row i sees keys j <= i + off
+  std::int64_t window_left = -1;     ///< row i sees keys j >= i + off - window_left; -1 means no limit
+  std::int64_t window_right = -1;    ///< row i sees keys j <= i + off + window_right; -1 means no limit
+  double softcap = 0.0;              ///< cap of the soft cap, >= 0; 0 turns the soft cap off
   /// Slopes of ALiBi: f32, shape (1 or num_sequences, num_heads_q, 1, 1).
   std::optional<ConstTensor> alibi_slopes = {};
   /// sinks: any float type, shape (1 or num_sequences, num_heads_q, 1, 1).

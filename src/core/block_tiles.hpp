@@ -47,12 +47,12 @@ struct BlockTiles {
   std::int64_t seqlen_q = 0, seqlen_k = 0;
   /// For each row of tiles, the index of its first entry in `seen`. The last element is the end of the last row.
   std::vector<std::int64_t> row_begin = {};
-  std::vector<SeenTiles> seen = {};           ///< entries of all rows of tiles; within a row they are sorted by key
-  std::vector<TilePattern> patterns = {};     ///< all patterns are different, and none is empty or full
+  std::vector<SeenTiles> seen = {};        ///< entries of all rows of tiles; within a row they are sorted by key
+  std::vector<TilePattern> patterns = {};  ///< all patterns are different, and none is empty or full
   /// For each pattern, a word whose bit r is 1 if row r sees any key of the tile.
   std::vector<std::uint64_t> rows_seen = {};
-  double num_pairs = 0;                       ///< number of visible pairs
-  std::optional<BlockBand> band = {};         ///< set if the mask equals this window
+  double num_pairs = 0;                ///< number of visible pairs
+  std::optional<BlockBand> band = {};  ///< set if the mask equals this window
   /// Copies in GPU memory that are freed with this object. See cuda/launch/block_mask_lists.cpp.
   mutable std::shared_ptr<void> on_devices = {};
   mutable std::shared_ptr<void> maps_on_devices = {};  ///< copies that cuda/launch/block_map.cpp makes

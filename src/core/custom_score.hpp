@@ -18,8 +18,8 @@ namespace attend::core {
 
 /// Two formulas of functions that are equivalent to the option alibi_slopes if q and k have equal lengths.
 enum class AlibiForm : std::uint8_t {
-  kNone,        ///< any other function
-  kDistance,    ///< score - slope[h] |q - k|
+  kNone,      ///< any other function
+  kDistance,  ///< score - slope[h] |q - k|
   /// Score - slope[h] (q - k); equivalent to the option only if no row sees a key after the row's own position.
   kKeysBefore,
 };

@@ -51,7 +51,7 @@ struct ScoreTensor {
   std::optional<Tensor> Problem::*gradient_tensor;       ///< null if there is no gradient
   /// Command-line flag of `attend info --explain` for this option.
   const char* flag;
-  const char* flag_help;                                 ///< help text of the flag above
+  const char* flag_help;  ///< help text of the flag above
   /// Command-line help of the option, whose argument is a .npy file.
   const char* help;
 

@@ -10,9 +10,9 @@
 //   l = exp(m - m') l + sum P
 //   O = exp(m - m') O + P V
 //
-// At the end, o = O / l and lse = m + log l. An exponential is computed as 2^((s - m) log2(e) scale). The code subtracts
-// before it multiplies, so that the rounding error is proportional to the difference s - m and not to a large score.
-// Sums over long rows are split into several partial sums (long_sum-inl.hpp).
+// At the end, o = O / l and lse = m + log l. An exponential is computed as 2^((s - m) log2(e) scale). The code
+// subtracts before it multiplies, so that the rounding error is proportional to the difference s - m and not to a large
+// score. Sums over long rows are split into several partial sums (long_sum-inl.hpp).
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/forward.cpp"
 #include <hwy/foreach_target.h>  // compiles this file once per SIMD target

@@ -52,7 +52,7 @@ HWY_INLINE void register_block(const GemmArgs& g, std::int64_t row, std::int64_t
   // The loop has 16 iterations if k is 64, and 32 if k is 128. With so few iterations, the branch predictor also
   // predicts the end of the loop.
   ATTEND_UNROLL_4
-      for (std::int64_t p = k_begin; p < k_end; ++p) {
+  for (std::int64_t p = k_begin; p < k_end; ++p) {
     Vector b_row[V];
     ATTEND_UNROLL
     for (int v = 0; v < V; ++v) b_row[v] = hn::LoadU(kFloats, b + v * kLanes);

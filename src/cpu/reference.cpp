@@ -9,8 +9,9 @@
 //   z_ij = dropout(p)_ij
 //   o_i = sum_j z_ij v_j
 //
-// Backward receives do and dL, the gradients of a loss with respect to o and L. f'_ij and g'_ij are the derivatives of f
-// and g at the entry (i, j). Source: Dao, FlashAttention-2 (2023), section 2.2, to which dL is added. Backward computes:
+// Backward receives do and dL, the gradients of a loss with respect to o and L. f'_ij and g'_ij are the derivatives of
+// f and g at the entry (i, j). Source: Dao, FlashAttention-2 (2023), section 2.2, to which dL is added. Backward
+// computes:
 //
 //   dv_j = sum_i z_ij do_i
 //   dp_ij = dropout(<do_i, v_j>)

@@ -33,7 +33,7 @@ struct Instruction {
 
 /// The instructions of a function. A bool is stored as an integer, 0 or 1, in a buffer of integers.
 struct RowProgram {
-  std::vector<double> constants;     ///< values of the first scalars: float32 numbers, integers, or bools as 0 or 1
+  std::vector<double> constants;  ///< values of the first scalars: float32 numbers, integers, or bools as 0 or 1
   /// Instructions executed once per row; their results are the scalars after the constants, in this order.
   std::vector<Instruction> of_rows;
   /// Instructions that compute vectors; an instruction may write to a buffer that it also reads.

@@ -17,7 +17,7 @@ struct CaptureLoad {
   std::size_t rank = 0;
   /// Integer nodes, one per dimension; their values are not yet clamped to the tensor's extents.
   std::array<Id, kMostSubscripts> subscripts = {};
-  Id derivative = kNone;                            ///< derivative of the score with respect to the loaded element
+  Id derivative = kNone;  ///< derivative of the score with respect to the loaded element
 };
 
 struct ScoreProgram {

@@ -44,14 +44,14 @@ ATTEND_API void attend_varlen_init(attend_varlen* varlen, size_t struct_size);
 ///     1 1 1 1 0        window_left = 1, window_right = 0:    0 0 1 1 0
 ///     1 1 1 1 1                                              0 0 0 1 1
 typedef struct attend_params {
-  size_t struct_size;                 ///< sizeof(attend_params)
+  size_t struct_size;  ///< sizeof(attend_params)
   /// Factor of the products q.k, used if has_scale is 1; any finite value, including 0 and negative values.
   double scale;
-  int32_t has_scale;                  ///< if 0, the scale is 1/sqrt(head_dim)
-  int32_t causal;                     ///< if 1, row i sees keys j <= i + off
-  int64_t window_left;                ///< row i sees keys j >= i + off - window_left; -1, the default, means no limit
-  int64_t window_right;               ///< row i sees keys j <= i + off + window_right; -1, the default, means no limit
-  double softcap;                     ///< cap of the soft cap, >= 0; 0 turns the soft cap off
+  int32_t has_scale;     ///< if 0, the scale is 1/sqrt(head_dim)
+  int32_t causal;        ///< if 1, row i sees keys j <= i + off
+  int64_t window_left;   ///< row i sees keys j >= i + off - window_left; -1, the default, means no limit
+  int64_t window_right;  ///< row i sees keys j <= i + off + window_right; -1, the default, means no limit
+  double softcap;        ///< cap of the soft cap, >= 0; 0 turns the soft cap off
   /// Slopes of ALiBi: f32, shape (1 or batch, num_heads_q, 1, 1); null turns ALiBi off.
   const attend_tensor* alibi_slopes;
   /// Bias that is added to the scores. It has any float type and the shape (1 or batch, 1 or num_heads_q, 1 or

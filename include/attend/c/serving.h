@@ -199,7 +199,7 @@ typedef struct attend_append_call {
   /// Set if the new keys are packed. Sequence s then has the rows [cu_seqlens_new[s], cu_seqlens_new[s+1]) of k and v.
   /// The conditions of attend_decode_params::cu_seqlens_q apply.
   const int32_t* cu_seqlens_new;
-  int64_t num_sequences;          ///< used only with cu_seqlens_new
+  int64_t num_sequences;  ///< used only with cu_seqlens_new
   /// Used only with cu_seqlens_new: upper bound of the number of new rows of a sequence.
   int64_t max_seqlen_new;
   /// If non-null, an array with the destination of each new row, called its slot. The slots replace the destinations

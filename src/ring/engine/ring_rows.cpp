@@ -18,7 +18,7 @@ constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
 // Blocks and threads per block; together 2048 threads, the limit of a multiprocessor.
 constexpr int kBlocksPerMultiprocessor = 8;
-constexpr int kVector = 4;                   // elements that a thread moves at once
+constexpr int kVector = 4;  // elements that a thread moves at once
 
 KernelSpec spec_of(ElementType to, ElementType from, int vector, bool adds, const char* arch) {
   return {.name = "ring_rows",

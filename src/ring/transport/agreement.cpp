@@ -138,7 +138,7 @@ Fields checked(const std::function<Fields()>& check) {
     return check();
   } catch (const Error& error) {
     return refusal(error.code(), error.what());
-  // For example if memory is exhausted; the other ranks must still receive a message.
+    // For example if memory is exhausted; the other ranks must still receive a message.
   } catch (const std::exception& error) {
     return refusal(ErrorCode::kInternal, error.what());
   }
