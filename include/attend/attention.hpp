@@ -75,7 +75,7 @@ struct Params {
   bool causal = false;             ///< if true, row i sees keys j <= i + off
   std::int64_t window_left = -1;   ///< row i sees keys j >= i + off - window_left; -1 means no limit
   std::int64_t window_right = -1;  ///< row i sees keys j <= i + off + window_right; -1 means no limit
-  double softcap = 0.0;            ///< cap of the soft cap, >= 0; 0 turns the soft cap off
+  double softcap = 0.0;            ///< soft limit of the scores, >= 0; 0 means no limit
   /// Slopes of ALiBi, f32, of shape (1 or batch, num_heads_q, 1, 1). With varlen, the first dimension is 1 or
   /// num_sequences.
   std::optional<ConstTensor> alibi_slopes = {};
@@ -235,9 +235,9 @@ struct Candidate {
 ///
 /// A plan copies the call, but not the memory that the call points to. Tensors, cu_seqlens, philox_state and the
 /// workspace must stay valid until the plan's last run is done. Params::compute, score and block_mask may be destroyed
-/// when plan() has returned. If the backend named by Params::compute cannot run the call, explanation() still returns
-/// each backend's reason, and the other functions throw the Error that forward() or backward() throws. Copies of a plan
-/// share one immutable state. All functions are thread-safe.
+/// when plan() has returned. If the backend named by Params::compute cannot run the call, explanation() still works and
+/// gives the reason. The other functions then throw the same Error as forward() or backward(). Copies of a plan share
+/// one immutable state. All functions are thread-safe.
 class ATTEND_API Plan {
  public:
   /// Returns the name of the backend that runs the call, one of backends(). The name stays valid while the process
@@ -293,20 +293,20 @@ class ATTEND_API Plan {
 
 /// A backend: one implementation of attention.
 struct BackendInfo {
-  std::string name;         ///< value of Params::compute and of --compute that selects it
+  std::string name;         ///< value of Params::compute and of --compute that selects the backend
   std::string description;  ///< one line of text
   DeviceType device;        ///< type of device on which its tensors must be
   bool has_backward;        ///< true if it computes gradients
 };
 
 /// Returns every backend of this build. For each device, the backends are in the order in which "auto" prefers them.
-/// The last one of a GPU supports the most options.
+/// On a GPU, the last backend supports the most options.
 [[nodiscard]] ATTEND_API std::vector<BackendInfo> backends();
 
 /// Returns the number of threads that the `cpu` backend would use for a call from this thread. Very small problems use
-/// fewer threads. The number is the argument of set_cpu_threads() if that was called, otherwise OMP_NUM_THREADS if set,
-/// otherwise the number of cores in the process's affinity mask. OpenMP settings made by other libraries do not change
-/// it.
+/// fewer threads. The number is the argument of set_cpu_threads() if that function was called. Otherwise it is
+/// OMP_NUM_THREADS if that is set, and otherwise the number of cores in the process's affinity mask. OpenMP settings
+/// made by other libraries do not change it.
 [[nodiscard]] ATTEND_API int cpu_threads();
 
 /// Sets the number of threads for the process. 0 restores the default.
@@ -318,9 +318,10 @@ ATTEND_API void set_cpu_threads(int threads);
 /// @throws Error if the value of ATTEND_SIMD is not a target that this processor supports.
 [[nodiscard]] ATTEND_API std::string cpu_simd_target();
 
-/// Returns the unit that multiplies bfloat16 tensors in the `cpu` backend on this machine: "AMX" (Intel, 4th generation
-/// Xeon and later), "AVX512_BF16" (AMD, Zen 4 and later), or "float32". The environment variable ATTEND_CPU_BF16_DOT
-/// overrides the choice (docs/building.md); for tests, the variable can also select "emulated AMX".
+/// Returns the unit that multiplies bfloat16 tensors in the `cpu` backend on this machine. It is "AMX" on Intel Xeons
+/// of the 4th generation and later, "AVX512_BF16" on AMD Zen 4 and later, and otherwise "float32". The environment
+/// variable ATTEND_CPU_BF16_DOT overrides the choice (docs/building.md); for tests, the variable can also select
+/// "emulated AMX".
 /// @throws Error if the variable's value is invalid, or names a unit that this processor or SIMD target does not have.
 [[nodiscard]] ATTEND_API std::string cpu_bf16_unit();
 

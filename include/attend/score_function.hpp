@@ -39,7 +39,7 @@ struct StridedTensor {
   void* data = nullptr;                   ///< address of the element whose subscripts are all 0
   DType dtype = DType::kF32;              ///< type of every element
   std::vector<std::int64_t> shape = {};   ///< extents; if empty, there is a single element
-  std::vector<std::int64_t> stride = {};  ///< strides in elements; if empty, the tensor is dense
+  std::vector<std::int64_t> stride = {};  ///< strides in elements, one per dimension; if empty, the tensor is dense
   Device device = {};                     ///< device that holds the memory
 
   /// Converts to a read-only view of the same memory.
@@ -50,8 +50,8 @@ struct StridedTensor {
 /// A tensor that a score function reads, and the name by which the text refers to it.
 struct ScoreCapture {
   std::string name;  ///< name in the text
-  /// The tensor. f32, f16, bf16 and f64 are floats. i32 and i64 are integers; i64 values are reduced modulo 2^32, to
-  /// 32-bit integers. A bool is a byte, and 0 is false. Each extent is 1 to 2^31 - 1. Strides may be 0 or negative.
+  /// The tensor. f32, f16, bf16 and f64 are floats. i32 and i64 are integers. The function uses only the lowest 32 bits
+  /// of an i64 value. A bool is a byte, and 0 is false. Each extent is 1 to 2^31 - 1. Strides may be 0 or negative.
   ConstStridedTensor tensor;
 };
 

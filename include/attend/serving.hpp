@@ -49,12 +49,12 @@ struct PageTable {
 /// not exist, or before the windows of all rows. Such keys may be NaN. If the environment variable ATTEND_CHECK is 1,
 /// the calls refuse a row, length or page that does not exist, and the error names the entry.
 struct CacheIndex {
-  /// Number of keys that each sequence has in the cache, (num_sequences). If null, every sequence fills the capacity.
+  /// Number of keys that each sequence has in the cache: num_sequences elements. If null, every sequence fills the capacity.
   const std::int32_t* seqlens_k = nullptr;
   std::optional<PageTable> page_table = {};  ///< if unset, the cache is contiguous
-  /// Cache row or table row of each sequence, (num_sequences). If null, it is the number of the sequence.
+  /// Cache row or table row of each sequence: num_sequences elements. If null, it is the number of the sequence.
   const std::int32_t* cache_batch_idx = nullptr;
-  /// First visible key of each sequence, (num_sequences). Keys before it are hidden. If null, all keys are visible.
+  /// First visible key of each sequence: num_sequences elements. Keys before it are hidden. If null, all keys are visible.
   const std::int32_t* cache_leftpad = nullptr;
   /// Scale factors of a cache of f8e4m3 or i8. An element x represents the number x * descale. The tensor is f32 with
   /// any strides >= 0 and has one of two shapes:
@@ -78,7 +78,7 @@ struct DecodeParams {
   bool causal = true;                ///< if true, row i sees keys j <= i + off
   std::int64_t window_left = -1;     ///< row i sees keys j >= i + off - window_left; -1 means no limit
   std::int64_t window_right = -1;    ///< row i sees keys j <= i + off + window_right; -1 means no limit
-  double softcap = 0.0;              ///< cap of the soft cap, >= 0; 0 turns the soft cap off
+  double softcap = 0.0;              ///< soft limit of the scores, >= 0; 0 means no limit
   /// Slopes of ALiBi: f32, shape (1 or num_sequences, num_heads_q, 1, 1).
   std::optional<ConstTensor> alibi_slopes = {};
   /// sinks: any float type, shape (1 or num_sequences, num_heads_q, 1, 1).
@@ -158,7 +158,7 @@ struct Rotary {
   /// If true, the columns of a pair are neighbours. Otherwise they are in the two halves of the rotated columns.
   bool interleaved = false;
   std::int64_t first_column = 0;  ///< first rotated column; first_column + rotary_dim must be <= head_dim
-  /// If non-null, (num_sequences) lengths that replace seqlens_k when the position of a row is computed.
+  /// If non-null, num_sequences lengths that replace seqlens_k when the position of a row is computed.
   const std::int32_t* seqlens = nullptr;
 };
 

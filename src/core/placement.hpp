@@ -27,9 +27,9 @@ struct Placement {
   }
 
   /// Returns the larger problem's window as a mask for the part. The mask moves the diagonal by changing seqlen_q, so
-  /// its seqlen_q is not the part's number of rows. Use the result only to find the keys of a row, or the rows of a key
-  /// before they are limited to existing rows. The ring makes only parts in which every row sees a key and every key is
-  /// seen, because backends assume this.
+  /// its seqlen_q is not the part's number of rows. The result may be used to find the keys of a row. It may also be
+  /// used to find the rows of a key, but that range may contain rows that do not exist. The ring makes only parts in
+  /// which every row sees a key and every key is seen, because backends assume this.
   [[nodiscard]] WindowMask window(std::int64_t seqlen_k, std::int64_t window_left, std::int64_t window_right) const {
     // Row i of the part sees the part's keys i + lowest to i + highest.
     const std::int64_t lowest = -floor_div(window_left - distance(0, 0), step);

@@ -9,8 +9,8 @@
 
 namespace attend::cpu {
 
-/// Query rows [row_begin, row_end) of one head. There are at most kForwardBlockM of them, and row_begin is a multiple
-/// of kPanel.
+/// Query rows [row_begin, row_end) of one head. There are at most kForwardBlockM rows, and row_begin is a multiple of
+/// kPanel.
 struct ForwardTask {
   core::Sequence sequence;
   std::int64_t head;
@@ -19,7 +19,7 @@ struct ForwardTask {
 };
 
 /// Writes o and lse of the task's rows. Returns false if a result is not finite. The reference must then recompute the
-/// rows. The reason is that a NaN or infinity of one row or key may have reached other rows, because tile products also
+/// rows. The reason is that a NaN or infinity of one row or key may have reached other rows. Tile products also
 /// multiply masked entries, whose p is 0, and 0 * NaN is NaN.
 bool forward_rows(const core::Problem& p, const ForwardTask& task, Scratch& scratch);
 
@@ -33,7 +33,7 @@ bool forward_rows(const core::Problem& p, const ForwardTask& task, Scratch& scra
 /// gradients. The arrays are indexed by delta_index(). A null array means no correction.
 struct RowCorrections {
   const float* deltas = nullptr;     ///< <dout, o> - dlse
-  const float* log2_sums = nullptr;  ///< log2 of sum_j exp(s_ij - lse_i), which is 0 for an exact lse
+  const float* log2_sums = nullptr;  ///< log2 of sum_j exp(s_ij - lse_i) for row i; it is 0 if lse is exact
 };
 
 /// Keys [key_begin, key_end) of one key head. key_begin is a multiple of kBlockN. key_end is a multiple of kBlockN, or
@@ -55,8 +55,8 @@ std::int64_t backward_keys_bytes(const core::Problem& p, const core::Sequence& s
 /// must then recompute the key head and its query heads.
 bool backward_keys(const core::Problem& p, const BackwardKeysTask& task, Scratch& scratch);
 
-/// Query rows [row_begin, row_end) of one head. There are at most kBackwardBlockM of them, and row_begin is a multiple
-/// of it.
+/// Query rows [row_begin, row_end) of one head. There are at most kBackwardBlockM rows, and row_begin is a multiple of
+/// kBackwardBlockM.
 struct BackwardRowsTask {
   core::Sequence sequence;
   std::int64_t head;

@@ -35,7 +35,7 @@ HWY_INLINE const T* row_at(const T* data, const Matrix& m, std::int64_t row) {
   return data + row * m.row_stride;
 }
 
-/// Rows of floats, `stride` apart. If they were made with Readable::kVectors, full vectors can be read up to
+/// Rows of floats, `stride` apart. If they were made with Readable::kVectors, full vectors may be read up to column
 /// padded(cols).
 struct FloatRows {
   const float* data = nullptr;
@@ -93,9 +93,9 @@ HWY_INLINE PairRows pack_row_pairs(const Matrix& m, std::int64_t begin, std::int
   return pairs;
 }
 
-/// Returns rows [begin, begin + count) of m as floats. The result points into m if its memory is suitable, and
-/// otherwise to a copy in `buffer`, which must hold count * padded(m.cols) floats. Unaligned rows are copied, because
-/// vector loads that straddle cache lines cost more than the copy.
+/// Returns rows [begin, begin + count) of m as floats. The result points into m if the memory of m is suitable.
+/// Otherwise it points to a copy in `buffer`, which must have room for count * padded(m.cols) floats. Unaligned rows
+/// are copied, because vector loads that straddle cache lines cost more than the copy.
 HWY_INLINE FloatRows float_rows(const Matrix& m, std::int64_t begin, std::int64_t count, Readable readable,
                                 float* buffer) {
   const bool aligned = m.cols % 16 == 0 && m.row_stride % 16 == 0 && reinterpret_cast<std::uintptr_t>(m.data) % 64 == 0;

@@ -17,8 +17,8 @@ namespace attend::cpu {
 /// Calls of omp_set_num_threads() by other libraries do not change the number.
 [[nodiscard]] int max_threads();
 
-/// Sets the number of threads for the process. 0 restores the default: OMP_NUM_THREADS, or the number of processors
-/// that the process may use if that is unset.
+/// Sets the number of threads for the process. 0 restores the default, which is OMP_NUM_THREADS. If OMP_NUM_THREADS is
+/// unset, the default is the number of processors that the process may use.
 void set_max_threads(int threads);
 
 /// Returns true in a child process that was forked after its parent had loaded the library. The fork does not copy

@@ -22,8 +22,8 @@ void reference_backward_group(const core::Problem& p, const core::Sequence& s, s
 /// Computes dbias for all sequences and heads, and writes the entire tensor.
 void reference_dbias(const core::Problem& p);
 
-/// Computes the gradient of one option of the problem (a tensor such as the sinks), for all sequences and heads, and
-/// writes the entire tensor.
+/// Computes the gradient of one option that is a tensor, for example the sinks. Handles all sequences and heads, and
+/// writes the entire gradient.
 void reference_option_gradient(const core::Problem& p, const core::ScoreTensor& row);
 
 /// Computes the gradients of all options that the problem requests.

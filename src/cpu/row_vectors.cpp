@@ -43,9 +43,9 @@ void one_by_one(const RowVectors& v, F f) {
   for (int n = 0; n < v.count; ++n) v.out_f[n] = f(n);
 }
 
-/// Evaluates lanes within [low, high] with `vector` and all other lanes (NaN, infinities, large numbers) with `scalar`.
-/// In the other lanes, `vector` receives the value `inside`. The result of a lane therefore does not depend on the
-/// neighbouring lanes.
+/// Evaluates lanes with a value in [low, high] by `vector`. Evaluates all other lanes (NaN, infinities, large numbers)
+/// by `scalar`. In the other lanes, `vector` receives the value `inside`. The result of a lane therefore does not
+/// depend on the neighbouring lanes.
 template <class V, class S>
 void in_range(const RowVectors& v, float low, float high, float inside, V vector, S scalar) {
   const Floats least = hn::Set(kFloats, low), most = hn::Set(kFloats, high);

@@ -130,7 +130,8 @@ HWY_INLINE void store_rounded(Vector x, core::BFloat16* at) {
 }
 
 HWY_INLINE void store_rounded(Vector x, core::Half* at) {
-#if HWY_TARGET <= HWY_AVX2  // uses the hardware's conversion, which rounds to nearest even; Highway's emulation may not
+// Uses the hardware's conversion, which rounds to nearest even, because Highway's emulation may round otherwise.
+#if HWY_TARGET <= HWY_AVX2
   const hn::Rebind<hwy::float16_t, FloatTag> halves;
   hn::StoreU(hn::DemoteTo(halves, x), halves, reinterpret_cast<hwy::float16_t*>(at));
 #else

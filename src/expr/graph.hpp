@@ -33,13 +33,13 @@ enum class Type : std::uint8_t { kBool, kInt, kFloat };
 
 /// Variables of a function. All except the score are integers.
 enum class Variable : std::uint8_t {
-  kScore,       ///< the score after the options of a call and before masks
-  kBatch,       ///< b: number of the sequence
-  kHead,        ///< h: number of the query head
-  kRow,         ///< q: number of the row, counted from the first row of the sequence
-  kKey,         ///< k: number of the key, counted from the first key of the sequence
-  kRowsLength,  ///< q_len: number of rows in the sequence
-  kKeysLength,  ///< k_len: number of keys in the sequence
+  kScore,       ///< the score after all options of the call, but before masks
+  kBatch,       ///< variable b, the number of the sequence
+  kHead,        ///< variable h, the number of the query head
+  kRow,         ///< variable q, the number of the row, counted from the first row of the sequence
+  kKey,         ///< variable k, the number of the key, counted from the first key of the sequence
+  kRowsLength,  ///< variable q_len, the number of rows in the sequence
+  kKeysLength,  ///< variable k_len, the number of keys in the sequence
 };
 constexpr std::size_t kVariables = 7;
 
@@ -124,7 +124,7 @@ struct Node {
   Op op = Op::kConstant;
   Type type = Type::kFloat;
   std::array<Id, kMostSubscripts> args = {kNone, kNone, kNone, kNone};
-  std::int32_t which = 0;  ///< for kVariable, the Variable; for kLoad, the index of the capture
+  std::int32_t which = 0;  ///< the Variable of a kVariable node, or the index of the capture of a kLoad node
   double value = 0;        ///< value of a kConstant
 
   [[nodiscard]] std::size_t num_args() const;

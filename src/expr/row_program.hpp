@@ -25,7 +25,7 @@ struct Operand {
 struct Instruction {
   Op op = Op::kVariable;
   Type operand_type = Type::kFloat;  ///< Graph::operand_type()
-  std::int32_t which = 0;            ///< the Variable of kVariable, or the capture of kLoad
+  std::int32_t which = 0;            ///< the Variable if op is kVariable, or the index of the capture if op is kLoad
   std::int32_t num_args = 0;
   std::array<Operand, kMostSubscripts> args;
   Operand result;

@@ -92,9 +92,9 @@ std::vector<Entry> entries_of(const fs::path& set) {
   }
 }
 
-/// Completes the set. If its link `now` selects the old files, restores the old content of every target; if it selects
-/// the new files, puts them in place. Then removes all files of the set. Never throws. If a step fails, a later call
-/// repeats it.
+/// Completes the set. If the set's link `now` selects the old files, restores the old content of every target. If it
+/// selects the new files, puts the new files in place. Then removes all files of the set. Never throws. If a step
+/// fails, a later call repeats it.
 void finish(const fs::path& set) noexcept {
   try {
     const auto state = link_text(set / "now");

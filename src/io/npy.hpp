@@ -2,9 +2,9 @@
 //
 // Supported tensors are little-endian and in C order. Their types are f32 '<f4', f16 '<f2', f64 '<f8', bool '|b1' and
 // bfloat16. The type code of bfloat16 is '<V2' or '|V2', which means two opaque bytes. ml_dtypes, JAX and
-// array.view('V2') write this code. Errors name an unsupported format: big-endian data, Fortran order, objects,
-// records, and integers other than '<i4' and '<i8' in arrays for score functions. Files are written in version 1.0,
-// with the first of the type codes above.
+// array.view('V2') write this code. Unsupported are big-endian data, Fortran order, objects and records. Arrays for
+// score functions may also have the integer types '<i4' and '<i8', but no other integers. The error for an unsupported
+// file names the format that was found. Files are written in version 1.0, with the first of the type codes above.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@
 
 namespace attend::io {
 
-// Limit of the header's text; NumPy reads at most 10000 bytes by default.
+// Maximum size of the header's text. NumPy reads at most 10000 bytes by default.
 constexpr std::size_t kMaxNpyHeaderBytes = 1 << 16;
 constexpr std::size_t kMaxNpyRank = 4;
 

@@ -39,7 +39,8 @@ struct SineCosine {
   double cosine;
 };
 
-/// Returns sine and cosine of 2 pi turn, for 0 <= turn < 1. Uses Taylor's series on [-pi/4, pi/4] and the quadrant.
+/// Returns sine and cosine of 2 pi turn, for 0 <= turn < 1. Reduces the angle to [-pi/4, pi/4], uses Taylor's series
+/// there, and then applies the symmetries of the quadrant.
 SineCosine sine_cosine_of_turn(double turn) {
   const double quarters = 4 * turn;  // this product is exact
   const int quadrant = static_cast<int>(quarters + 0.5);

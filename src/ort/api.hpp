@@ -46,7 +46,7 @@ struct Base {
   const char* (*version_text)();
 };
 
-/// A function in the table: its position, counted in pointers, and its type.
+/// Describes a function in the table by its type and by its position, counted in pointers.
 template <std::size_t kAt, class Type>
 struct Function {
   static constexpr std::size_t kPlace = kAt;

@@ -1,8 +1,8 @@
 // Handles a node Attention of ONNX, opset 23 to 25. Checks its attributes and inputs, and turns them into calls of
 // attend.
 //
-// ONNX counts positions from the first row: row i has position i + offset, where offset is the number of keys before
-// row 0. attend aligns masks to the bottom right corner. To align the mask without storing it in memory, the library
+// ONNX counts positions from the first row. If there are `offset` keys before row 0, row i has position i + offset.
+// attend instead aligns masks to the bottom right corner. To align the mask without storing it in memory, the library
 // leaves out keys that no row sees and rows that see no key. python/attend/onnx/_operator.py does the same for NumPy.
 #pragma once
 
@@ -46,7 +46,7 @@ struct Inputs {
 struct Node {
   ConstTensor q, k, v;
   std::optional<ConstTensor> past_key, past_value;
-  /// (1 or batch, 1 or heads_q, 1 or seqlen_q, at most total), of bools or floats.
+  /// The mask, of bools or floats, with the shape (1 or batch, 1 or heads_q, 1 or seqlen_q, n). n is at most `total`.
   std::optional<ConstTensor> mask;
   std::vector<std::int64_t> lengths;   ///< for each sequence, the number of valid keys
   std::vector<std::int64_t> offsets;   ///< for each sequence, the position of row 0

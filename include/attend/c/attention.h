@@ -51,7 +51,7 @@ typedef struct attend_params {
   int32_t causal;        ///< if 1, row i sees keys j <= i + off
   int64_t window_left;   ///< row i sees keys j >= i + off - window_left; -1, the default, means no limit
   int64_t window_right;  ///< row i sees keys j <= i + off + window_right; -1, the default, means no limit
-  double softcap;        ///< cap of the soft cap, >= 0; 0 turns the soft cap off
+  double softcap;        ///< soft limit of the scores, >= 0; 0 means no limit
   /// Slopes of ALiBi: f32, shape (1 or batch, num_heads_q, 1, 1); null turns ALiBi off.
   const attend_tensor* alibi_slopes;
   /// Bias that is added to the scores. It has any float type and the shape (1 or batch, 1 or num_heads_q, 1 or
@@ -104,7 +104,7 @@ typedef struct attend_forward_call {
   /// sinks, the sum includes exp(sink). Dropout does not change lse. May be null.
   const attend_tensor* lse;
   const attend_params* params;  ///< null selects the defaults
-  void* stream;                 ///< CUstream; ignored on a CPU
+  void* stream;                 ///< CUDA stream (CUstream); ignored on a CPU
 } attend_forward_call;
 
 /// Sets every pointer to null.
@@ -147,7 +147,7 @@ typedef struct attend_backward_call {
   /// Output: gradient with respect to params->sinks, with the same shape and any float type. May be null.
   const attend_tensor* dsinks;
   const attend_params* params;  ///< as passed to attend_forward; null selects the defaults
-  void* stream;                 ///< CUstream; ignored on a CPU
+  void* stream;                 ///< CUDA stream (CUstream); ignored on a CPU
 } attend_backward_call;
 
 /// Sets every pointer to null.
@@ -207,10 +207,10 @@ ATTEND_API int32_t attend_plan_run_in(const attend_plan* plan, void* workspace, 
 ///   [{"compute": "cpu", "chosen": true, "lack": "", "why": "...", "variant": "...", "steps": ["..."],
 ///     "estimated_us": 12.5, "workspace_bytes": 0}, ...]
 ///
-/// `lack` is the reason why the backend cannot run the call; it is empty if the backend can. `variant` lists the
-/// compile-time options of its kernels. `steps` lists its kernels, each with grid, threads and shared memory.
+/// `lack` is the reason why the backend cannot run the call. It is empty if the backend can run the call. `variant`
+/// lists the compile-time options of its kernels. `steps` lists its kernels, each with grid, threads and shared memory.
 /// `estimated_us` is null for a backend that "auto" never chooses.
-/// @param text         output: UTF-8, terminated by 0. May be null if text_bytes is 0, to query the size
+/// @param text         output: the text in UTF-8, terminated by 0. May be null if text_bytes is 0, to query the size
 /// @param text_bytes   size of `text` in bytes. If it is too small, nothing is written to `text` and the function
 ///   returns ATTEND_INVALID_ARGUMENT
 /// @param needed_bytes output: size of the text in bytes, including the terminating 0. It is set even if `text` is too
@@ -221,7 +221,7 @@ ATTEND_API int32_t attend_plan_explain(const attend_plan* plan, char* text, size
 /// A backend: one implementation of attention. The strings stay valid while the process runs.
 typedef struct attend_backend_info {
   size_t struct_size;       ///< sizeof(attend_backend_info), set by the caller
-  const char* name;         ///< value of attend_params::compute that selects it
+  const char* name;         ///< value of attend_params::compute that selects the backend
   const char* description;  ///< one line of text
   int32_t device_type;      ///< ATTEND_CPU or ATTEND_CUDA
   int32_t has_backward;     ///< 1 if it supports attend_backward
@@ -233,16 +233,16 @@ ATTEND_API void attend_backend_info_init(attend_backend_info* info, size_t struc
 /// @param count  output: number of backends of this build
 ATTEND_API int32_t attend_num_backends(int32_t* count, attend_error* error);
 
-/// Describes one backend. For each device, the backends are in the order in which "auto" prefers them. The last one of
-/// a GPU supports the most options.
+/// Describes one backend. For each device, the backends are in the order in which "auto" prefers them. On a GPU, the
+/// last backend supports the most options.
 /// @param index  from 0 to the number of backends - 1
 /// @param info   output. The caller must set struct_size. If the struct is larger than this library's, the extra fields
 ///   become 0
 ATTEND_API int32_t attend_get_backend(int32_t index, attend_backend_info* info, attend_error* error);
 
 /// @param threads  output: number of threads that the backend `cpu` would use for a call from this thread. It is the
-///   argument of attend_set_cpu_threads if that was called, otherwise OMP_NUM_THREADS if set, otherwise the number of
-///   cores in the affinity mask
+///   argument of attend_set_cpu_threads if that function was called. Otherwise it is OMP_NUM_THREADS if that is set,
+///   and otherwise the number of cores in the affinity mask
 ATTEND_API int32_t attend_cpu_threads(int32_t* threads, attend_error* error);
 
 /// Sets the number of threads for the process. 0 restores the default. The setting applies to this copy of the library.

@@ -46,12 +46,12 @@ ATTEND_API void attend_page_table_init(attend_page_table* table, size_t struct_s
 /// names the entry.
 typedef struct attend_cache_index {
   size_t struct_size;  ///< sizeof(attend_cache_index)
-  /// Number of keys that each sequence has in the cache, (num_sequences). If null, every sequence fills the capacity.
+  /// Number of keys that each sequence has in the cache: num_sequences elements. If null, every sequence fills the capacity.
   const int32_t* seqlens_k;
   const attend_page_table* page_table;  ///< if null, the cache is contiguous
-  /// Cache row or table row of each sequence, (num_sequences). If null, it is the number of the sequence.
+  /// Cache row or table row of each sequence: num_sequences elements. If null, it is the number of the sequence.
   const int32_t* cache_batch_idx;
-  /// First visible key of each sequence, (num_sequences). Keys before it are hidden. If null, all keys are visible.
+  /// First visible key of each sequence: num_sequences elements. Keys before it are hidden. If null, all keys are visible.
   const int32_t* cache_leftpad;
   /// Scale factors of a cache of f8e4m3 or i8. An element x represents the number x * descale. The tensor is f32 with
   /// any strides >= 0 and has one of two shapes:
@@ -79,7 +79,7 @@ typedef struct attend_decode_params {
   int32_t causal;                     ///< if 1, the default, row i sees keys j <= i + off
   int64_t window_left;                ///< row i sees keys j >= i + off - window_left; -1, the default, means no limit
   int64_t window_right;               ///< row i sees keys j <= i + off + window_right; -1, the default, means no limit
-  double softcap;                     ///< cap of the soft cap, >= 0; 0 turns the soft cap off
+  double softcap;                     ///< soft limit of the scores, >= 0; 0 means no limit
   const attend_tensor* alibi_slopes;  ///< f32 (1 or num_sequences, num_heads_q, 1, 1); null turns ALiBi off
   /// Sinks: any float type, shape (1 or num_sequences, num_heads_q, 1, 1). Null means no sinks.
   const attend_tensor* sinks;
@@ -126,7 +126,7 @@ typedef struct attend_decode_call {
   const attend_tensor* lse;
   const attend_cache_index* cache;     ///< null means a contiguous, full cache
   const attend_decode_params* params;  ///< null selects the defaults
-  void* stream;                        ///< CUstream; ignored on a CPU
+  void* stream;                        ///< CUDA stream (CUstream); ignored on a CPU
 } attend_decode_call;
 
 /// Sets every pointer to null.
@@ -158,7 +158,7 @@ typedef struct attend_rotary {
   const attend_tensor* cos;  ///< any float type (1, 1, max_positions, rotary_dim / 2), max_positions >= 1
   const attend_tensor* sin;  ///< any float type, shape of cos
   int64_t first_column;      ///< first rotated column; first_column + rotary_dim must be <= head_dim
-  /// If non-null, (num_sequences) lengths that replace seqlens_k when the position of a row is computed.
+  /// If non-null, num_sequences lengths that replace seqlens_k when the position of a row is computed.
   const int32_t* seqlens;
   /// If 1, the columns of a pair are neighbours. Otherwise they are in the two halves of the rotated columns.
   int32_t interleaved;
@@ -222,7 +222,7 @@ typedef struct attend_append_call {
   const attend_tensor* q_norm;
   const attend_tensor* k_norm;  ///< weights of an RMS norm of k, with the dtype and shape of q_norm
   double norm_eps;              ///< must be finite and >= 0; the default is 1e-6
-  void* stream;                 ///< CUstream; ignored on a CPU
+  void* stream;                 ///< CUDA stream (CUstream); ignored on a CPU
   int32_t query_positions;      ///< ATTEND_POSITIONS_LAST, ATTEND_POSITIONS_FIRST or ATTEND_POSITIONS_ONE
   int32_t reserved;             ///< must be 0
 } attend_append_call;
@@ -268,7 +268,7 @@ typedef struct attend_merge_call {
   /// Sinks: any float type, shape (1 or batch, num_heads_q, 1, 1). The sum of each row includes the sink once. Null
   /// means no sinks.
   const attend_tensor* sinks;
-  void* stream;  ///< CUstream; ignored on a CPU
+  void* stream;  ///< CUDA stream (CUstream); ignored on a CPU
   /// If 1, every lse of the states and of the result is a logarithm to base 2. Sinks stay natural logarithms.
   int32_t lse_base2;
   int32_t reserved;  ///< must be 0

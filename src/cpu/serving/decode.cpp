@@ -28,7 +28,7 @@ struct TileWork {
 struct Part {
   std::int64_t tile;
   LeafRange leaves;
-  LeafRange node;  ///< leaves below the tree node that the part computes
+  LeafRange node;  ///< all leaves below the tree node whose result the part computes
   std::int64_t place = -1;
 };
 

@@ -17,7 +17,7 @@ namespace attend::ring {
 void heads_forward(Engine& engine, const Call& call, const Tensor& o, const Tensor* lse);
 
 /// Computes dq, dk and dv of the call.
-/// @param deltas  the argument of make_host_engine; null on a GPU
+/// @param deltas  the argument `deltas` of make_host_engine(); null on a GPU
 void heads_backward(Engine& engine, const Call& call, const Tensor* deltas);
 
 }  // namespace attend::ring

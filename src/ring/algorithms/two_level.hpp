@@ -21,7 +21,7 @@ void two_level_forward(Transport& transport, Engine& engine, const Call& call, c
                        const ExchangePass& exchange);
 
 /// Computes dq, dk and dv of the call.
-/// @param deltas  the argument of make_host_engine; null on a GPU
+/// @param deltas  the argument `deltas` of make_host_engine(); null on a GPU
 void two_level_backward(Transport& transport, Engine& engine, const Call& call, const Tensor* deltas,
                         const ExchangePass& exchange);
 

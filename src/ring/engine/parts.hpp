@@ -11,9 +11,9 @@ class Parts {
  public:
   explicit Parts(const Call& call) : call_(call) {}
 
-  /// Returns the problem of the piece: the rank's rows against the piece's keys. `k` and `v` hold all keys and values
-  /// of an owner. The caller must set the outputs (o and lse, or dq, dk and dv). The problem is valid until the next
-  /// call of this function, because this object stores the copy of a bias that is not contiguous.
+  /// Returns the problem of the piece: attention of the piece's rows to the piece's keys. `k` and `v` hold all keys and
+  /// values of an owner. The caller must set the outputs (o and lse, or dq, dk and dv). The problem is valid until the
+  /// next call of this function, because this object stores the copy of a bias that is not contiguous.
   [[nodiscard]] core::Problem problem(const Piece& piece, const Tensor& k, const Tensor& v);
 
   /// Returns the problem of a piece. This function requires that all tensors of the call, including outputs, have the

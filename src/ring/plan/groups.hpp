@@ -12,8 +12,8 @@ namespace attend::ring {
 /// Returns the reason why the problem cannot use groups, as one line for an Error. Returns nothing if it can.
 [[nodiscard]] std::optional<std::string> two_level_lack(const core::Problem& problem, int num_ranks);
 
-/// Returns the possible group sizes in ascending order. They divide num_ranks and both numbers of heads, are greater
-/// than 1 and less than num_ranks.
+/// Returns the possible group sizes in ascending order. A possible size divides num_ranks and both numbers of heads. It
+/// is greater than 1 and less than num_ranks.
 [[nodiscard]] std::vector<int> group_sizes(const core::Problem& problem, int num_ranks);
 
 /// Returns a copy of the call with the algorithm kTwoLevel and groups of `members` ranks.

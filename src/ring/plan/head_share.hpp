@@ -66,7 +66,7 @@ struct Share {
 
 /// @param lse  the call's lse, in the dtype in which it is computed; may be null
 [[nodiscard]] Share forward_share(const Call& call, const MakeTensor& make, const Tensor& o, const Tensor* lse);
-/// @param deltas  the argument of make_host_engine; null on a GPU
+/// @param deltas  the argument `deltas` of make_host_engine(); null on a GPU
 [[nodiscard]] Share backward_share(const Call& call, const MakeTensor& make, const Tensor* deltas);
 /// Returns the same Share with tensors that have no memory.
 [[nodiscard]] Share share_without_memory(const Call& call);

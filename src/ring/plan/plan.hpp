@@ -93,8 +93,8 @@ class Plan {
   [[nodiscard]] std::vector<Piece> pieces(int rank, int owner) const;
   [[nodiscard]] bool sees(int rank, int owner) const { return !pieces(rank, owner).empty(); }
 
-  /// Return the runs of rows and keys of a rank. local_begin is the place in the rank's tensors; position is the place
-  /// in the sequence.
+  /// Return the runs of rows and keys of a rank. Run::local_begin is the place in the rank's tensors, and Run::position
+  /// is the place in the sequence.
   [[nodiscard]] const std::vector<Run>& rows(int rank) const { return rows_by_rank_[static_cast<std::size_t>(rank)]; }
   [[nodiscard]] const std::vector<Run>& keys(int rank) const { return keys_by_rank_[static_cast<std::size_t>(rank)]; }
 
@@ -111,7 +111,7 @@ class Plan {
   [[nodiscard]] std::vector<Piece> gathered_pieces(int rank) const;
 
  private:
-  void deal_out();  ///< computes the runs of all ranks; requires the offsets
+  void deal_out();  ///< computes the runs of all ranks from the offsets, which must be set
   [[nodiscard]] std::vector<Piece> pieces_of(int rank, const std::vector<Run>& keys) const {
     return pieces_of(rows(rank), keys);
   }

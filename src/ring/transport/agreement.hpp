@@ -29,8 +29,8 @@ using Fields = std::vector<Field>;
 ///   If the fields of a rank differ from those of rank 0, it is kInvalidArgument naming the first difference.
 std::vector<Fields> agree(Transport& transport, const std::function<Fields()>& check);
 
-/// Calls agree() for the first exchange of a call, which also carries the call's number. If the numbers differ, the
-/// ranks are in different calls. All ranks then throw that error, even if there are other errors.
+/// Calls agree() for the first exchange of a call, with the number of the call as an additional field. If the numbers
+/// differ, the ranks are in different calls. All ranks then throw that error, even if there are other errors.
 std::vector<Fields> agree_on_next_call(Transport& transport, const std::function<Fields()>& check);
 
 /// Takes part in the exchange of agree_on_next_call() for a rank that refuses a call before it can describe the call.

@@ -244,7 +244,7 @@ void LocalLinks::all_gather(std::span<const std::byte> mine, std::span<std::byte
 
 // --------------------------------------------------------------------------------------------------------- messages
 
-/// The messages of this rank in one exchange that other ranks may still read.
+/// The messages that this rank has posted in one exchange. Other ranks may still read them.
 class LocalLinks::Posted {
  public:
   explicit Posted(LocalLinks& links) : links_(links) {}

@@ -53,7 +53,7 @@ struct alignas(64) RankBoard {
   static constexpr std::size_t kTextBytes = 512;
 
   std::atomic<std::uint32_t> has_failed;
-  std::array<char, kTextBytes> why;  ///< if has_failed is set: the reason, terminated by a zero byte
+  std::array<char, kTextBytes> why;  ///< reason of the failure, terminated by a zero byte; valid if has_failed is set
 
   /// The current and the previous piece of a message to all ranks. Two pieces are enough, because each rank waits for
   /// the pieces of all other ranks before it writes its next piece. No rank is therefore more than one piece behind.
