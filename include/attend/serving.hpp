@@ -49,12 +49,14 @@ struct PageTable {
 /// not exist, or before the windows of all rows. Such keys may be NaN. If the environment variable ATTEND_CHECK is 1,
 /// the calls refuse a row, length or page that does not exist, and the error names the entry.
 struct CacheIndex {
-  /// Number of keys that each sequence has in the cache: num_sequences elements. If null, every sequence fills the capacity.
+  /// Number of keys that each sequence has in the cache: num_sequences elements. If null, every sequence fills the
+  /// capacity.
   const std::int32_t* seqlens_k = nullptr;
   std::optional<PageTable> page_table = {};  ///< if unset, the cache is contiguous
   /// Cache row or table row of each sequence: num_sequences elements. If null, it is the number of the sequence.
   const std::int32_t* cache_batch_idx = nullptr;
-  /// First visible key of each sequence: num_sequences elements. Keys before it are hidden. If null, all keys are visible.
+  /// First visible key of each sequence: num_sequences elements. Keys before that key are hidden. If null, all keys are
+  /// visible.
   const std::int32_t* cache_leftpad = nullptr;
   /// Scale factors of a cache of f8e4m3 or i8. An element x represents the number x * descale. The tensor is f32 with
   /// any strides >= 0 and has one of two shapes:

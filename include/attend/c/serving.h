@@ -46,12 +46,14 @@ ATTEND_API void attend_page_table_init(attend_page_table* table, size_t struct_s
 /// names the entry.
 typedef struct attend_cache_index {
   size_t struct_size;  ///< sizeof(attend_cache_index)
-  /// Number of keys that each sequence has in the cache: num_sequences elements. If null, every sequence fills the capacity.
+  /// Number of keys that each sequence has in the cache: num_sequences elements. If null, every sequence fills the
+  /// capacity.
   const int32_t* seqlens_k;
   const attend_page_table* page_table;  ///< if null, the cache is contiguous
   /// Cache row or table row of each sequence: num_sequences elements. If null, it is the number of the sequence.
   const int32_t* cache_batch_idx;
-  /// First visible key of each sequence: num_sequences elements. Keys before it are hidden. If null, all keys are visible.
+  /// First visible key of each sequence: num_sequences elements. Keys before that key are hidden. If null, all keys are
+  /// visible.
   const int32_t* cache_leftpad;
   /// Scale factors of a cache of f8e4m3 or i8. An element x represents the number x * descale. The tensor is f32 with
   /// any strides >= 0 and has one of two shapes:
