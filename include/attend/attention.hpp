@@ -155,8 +155,9 @@ struct ForwardCall {
 /// treated as 0 if cpu_bf16_unit() is AVX512_BF16 or AMX. o is summed in float32. If all values are equal, o differs
 /// from that value by a relative error of at most 2e-6.
 ///
-/// In the `cpu` backend, each input and output may have a different dtype of f32, f16 and bf16; dbias and dsinks may
-/// also be f64. In `reference`, each tensor may have any of these four dtypes. If q is f64, lse may be f64.
+/// In the `cpu` backend, each input and output may be f32, f16 or bf16, independently of the others. dbias and dsinks
+/// may also be f64. In `reference`, each tensor may have any of these four dtypes, independently of the others. If q is
+/// f64, lse may be f64.
 ///
 /// The result is deterministic and does not depend on the number of threads. The function is thread-safe.
 /// @throws Error naming the argument, the value found and the allowed values. If it throws, no output has been written.

@@ -41,7 +41,7 @@ class ATTEND_API MaskFunction {
  public:
   /// @param text      the expression
   /// @param captures  at most ScoreFunction::kMostCaptures tensors. The constructor does not read their memory.
-  /// @throws Error (kInvalidArgument) naming the column of the text, or the capture, that is not valid.
+  /// @throws Error (kInvalidArgument) naming the invalid capture, or the column of the text that has an error.
   explicit MaskFunction(std::string_view text, std::vector<ScoreCapture> captures = {});
 
   /// The class can be copied but not moved, because a moved-from MaskFunction would have no state.

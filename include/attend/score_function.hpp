@@ -85,7 +85,7 @@ class ATTEND_API ScoreFunction {
  public:
   /// @param text      the expression
   /// @param captures  at most kMostCaptures tensors. The constructor does not read their memory.
-  /// @throws Error (kInvalidArgument) naming the column of the text, or the capture, that is not valid.
+  /// @throws Error (kInvalidArgument) naming the invalid capture, or the column of the text that has an error.
   explicit ScoreFunction(std::string_view text, std::vector<ScoreCapture> captures = {});
 
   /// The class can be copied but not moved, because a moved-from ScoreFunction would have no state.

@@ -243,10 +243,10 @@ struct AppendCall {
 /// @throws Error naming the argument, the value found and the allowed values. If it throws, no output has been written.
 ATTEND_API void append(const AppendCall& call);
 
-/// Runs append(append) and then decode(call). The decode sees the new rows. Both arguments must name the same cache,
-/// with the lengths before the append, and the same number of sequences. The query rows are those of `call`, so
-/// append.q, q_out, cu_seqlens_q and max_seqlen_q must be unset. q is normalised and rotated as `append` specifies. The
-/// rotated q is not written to memory.
+/// Runs append(append) and then decode(call). The decode sees the new rows. Both arguments must have the same number of
+/// sequences and the same cache. The lengths in both are those before the append. The query rows are those of `call`,
+/// so append.q, q_out, cu_seqlens_q and max_seqlen_q must be unset. q is normalised and rotated as `append` specifies.
+/// The rotated q is not written to memory.
 /// @throws Error naming the argument, as both functions do. If it throws, no output has been written.
 ATTEND_API void decode(const AppendCall& append, const DecodeCall& call);
 

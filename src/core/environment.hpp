@@ -1,6 +1,6 @@
-// Reads environment variables. All other code calls these functions. A variable that is unset or empty has no effect.
-// If a value is not allowed, the functions throw. The error is one line with the variable's name, the value and the
-// allowed values.
+// Reads environment variables. All other code reads them by these functions. A variable that is unset or empty has no
+// effect. If a value is not allowed, the functions throw. The error is one line with the variable's name, the value and
+// the allowed values.
 //
 // A variable is read in the first call that needs it. It is never read while the library is loaded, because no caller
 // could then catch the exception. docs/operations.md lists every variable.

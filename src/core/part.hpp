@@ -15,9 +15,9 @@ struct Part {
   /// those of the larger problem. If absent, the part has all rows and keys of its heads.
   std::optional<Placement> placement = {};
 
-  /// Used by forward on a CPU. The result o of this part is in a wider dtype than the final o of the larger problem. If
-  /// no other part contributes to these rows, o will be rounded to this dtype without a merge. If absent, o is not
-  /// rounded further.
+  /// Used by forward on a CPU if the part's o has a wider dtype than the final o. It is the dtype to which o will be
+  /// rounded at the end, and is set only if o is not merged with other parts before. If absent, o is not rounded
+  /// further.
   std::optional<DType> result_dtype = {};
 
   /// Used on a GPU. If true, the outputs are f32 and contain the results of earlier parts. Forward then merges its

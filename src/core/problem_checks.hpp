@@ -39,9 +39,9 @@ void check_heads(const char* k_name, const Tensor& k, const Tensor& q);
 void check_scale(const std::optional<double>& scale);
 void check_window(std::int64_t window_left, std::int64_t window_right);
 
-/// Checks the sizes, strides, device and pointer of a tensor. Sizes must be in range, strides >= 0 and the last one 1,
-/// and the tensor must span less than 2^62 bytes. `owner` is the name of the argument that determines the device of the
-/// call.
+/// Checks the sizes, strides, device and pointer of a tensor. Sizes must be in range. Strides must be >= 0, and the
+/// last stride must be 1. The tensor must span less than 2^62 bytes. `owner` is the name of the argument that
+/// determines the device of the call.
 void check_tensor(const char* name, const Tensor& t, Device device, const char* owner = "q");
 
 /// Calls check_tensor, and checks that the dtype is f32, f16, bf16 or f64.

@@ -91,7 +91,7 @@ struct GradientTile {
   /// is 0, the gradient stays 0, because the slope may then be infinite or NaN.
   void through_function(const QueryTile& q, const KeyTile& k) const {
     if (slopes == nullptr) return;
-    const std::int64_t lanes = padded(q.num_rows);  // lanes beyond these are not computed
+    const std::int64_t lanes = padded(q.num_rows);  // number of lanes that are computed
     for (std::int64_t key = 0; key < k.num_keys; ++key) {
       const std::int64_t first = key * kBackwardScoreStride;
       for (std::int64_t at = first; at < first + lanes; at += kLanes) {
@@ -119,7 +119,7 @@ struct GradientTile {
   /// scale.
   void through_transform(const QueryTile& q, const KeyTile& k) const {
     if (derivative == nullptr) return;
-    const std::int64_t lanes = padded(q.num_rows);  // lanes beyond these are not computed
+    const std::int64_t lanes = padded(q.num_rows);  // number of lanes that are computed
     for (std::int64_t key = 0; key < k.num_keys; ++key) {
       const std::int64_t first = key * kBackwardScoreStride;
       for (std::int64_t at = first; at < first + lanes; at += kLanes) {

@@ -25,9 +25,9 @@ namespace attend::cpu {
 struct FunctionTile {
   float* s;
   std::int64_t stride;
-  std::int64_t key_begin;  // position in the sequence
+  std::int64_t key_begin;  // position of the first key in the sequence
   std::int64_t num_keys;
-  std::int64_t row_begin;  // position in the sequence
+  std::int64_t row_begin;  // position of the first row in the sequence
   std::int64_t num_rows;
   // Output: derivatives with respect to the score, in the layout of s. The derivative of a hidden key is 0. If null,
   // the derivatives are not computed.

@@ -55,9 +55,9 @@ struct ScaleParts {
 struct ScoreTile {
   float* s;
   std::int64_t stride;
-  std::int64_t key_begin;  // position in the sequence
+  std::int64_t key_begin;  // position of the first key in the sequence
   std::int64_t num_keys;
-  std::int64_t row_begin;  // position in the sequence
+  std::int64_t row_begin;  // position of the first row in the sequence
   std::int64_t num_rows;   // at most 64; lanes beyond num_rows are undefined
 
   [[nodiscard]] HWY_INLINE float* key(std::int64_t k) const { return s + k * stride; }
@@ -85,8 +85,8 @@ struct TileRanges {
                   key_end);
     for (std::int64_t k = 0; k < tile.num_keys; ++k) {
       column_begin[k] = lane_begin[k] & ~15;
-      // If no lane sees a key, its end is that of the preceding key, because a product uses the end of the last key in
-      // a block for all keys of the block.
+      // If no lane sees a key, the key's column_end is that of the preceding key. The reason is that a product uses the
+      // column_end of the last key in a block for all keys of the block.
       const std::int32_t earlier = k > 0 ? column_end[k - 1] : 0;
       column_end[k] = lane_begin[k] == lane_end[k] ? std::max(column_begin[k], earlier) : (lane_end[k] + 15) & ~15;
     }

@@ -117,7 +117,7 @@ ATTEND_API void attend_forward_call_init(attend_forward_call* call, size_t struc
 /// the outputs that depend on them. On a CPU they reach no other output. On tensor cores they may reach others, as
 /// attend/attention.hpp describes. The result is deterministic and does not depend on the number of threads. On a CPU
 /// the work is done when the function returns. On a GPU the function queues the work on `stream`. In the backend `cpu`,
-/// each tensor may have a different dtype of f32, f16 and bf16. In `reference`, f64 is allowed too.
+/// each tensor may be f32, f16 or bf16, independently of the others. In `reference`, f64 is allowed too.
 /// @return ATTEND_OK, ATTEND_INVALID_ARGUMENT, ATTEND_UNSUPPORTED, ATTEND_MISSING_HARDWARE, ATTEND_OUT_OF_MEMORY, or
 ///   ATTEND_INTERNAL if a GPU fails
 /// Source: Dao, FlashAttention-2 (2023), Algorithm 1.

@@ -242,10 +242,10 @@ ATTEND_API void attend_append_call_init(attend_append_call* call, size_t struct_
 /// @return the status codes of attend_forward
 ATTEND_API int32_t attend_append(const attend_append_call* call, attend_error* error);
 
-/// Runs attend_append(append) and then attend_decode(decode). The decode sees the new rows. Both arguments must name
-/// the same cache, with the lengths before the append, and the same number of sequences. The query rows are those of
-/// `decode`, so q, q_out, cu_seqlens_q and max_seqlen_q of `append` must be unset. q is normalised and rotated as
-/// `append` specifies. The rotated q is not written to memory.
+/// Runs attend_append(append) and then attend_decode(decode). The decode sees the new rows. Both arguments must have
+/// the same number of sequences and the same cache. The lengths in both are those before the append. The query rows are
+/// those of `decode`, so q, q_out, cu_seqlens_q and max_seqlen_q of `append` must be unset. q is normalised and rotated
+/// as `append` specifies. The rotated q is not written to memory.
 /// @return the status codes of both functions; after an error, nothing has been written
 ATTEND_API int32_t attend_append_and_decode(const attend_append_call* append, const attend_decode_call* decode,
                                             attend_error* error);

@@ -169,9 +169,9 @@ struct KeySums {
 
 /// The sums of dk and dv for other ranks' keys. They travel around the ring one step behind the keys, and return to
 /// their owners. The contribution of a rank's rows to the gradients of the rank's own keys does not travel. The class
-/// uses five blocks of gradients. Blocks 0 and 1 alternate from step to step and hold this rank's contribution to the
-/// step's keys. Block 2 receives sums from the previous rank. Block 3 receives the other ranks' sums for this rank's
-/// keys. Block 4 holds this rank's contribution to its own keys.
+/// uses five blocks of gradients. Blocks 0 and 1 alternate from step to step, and hold this rank's contribution to the
+/// gradients of the step's keys. Block 2 receives sums from the previous rank. Block 3 receives the other ranks' sums
+/// for this rank's keys. Block 4 holds this rank's contribution to the gradients of its own keys.
 class DeviceGradientRing {
  public:
   static constexpr std::size_t kBlocks = 5;

@@ -12,7 +12,7 @@ namespace attend::ring {
 
 class WrittenRows {
  public:
-  /// Marks rows [begin, end) as written. Returns those of them that had no value before, in order.
+  /// Marks rows [begin, end) as written. Returns the ranges of these rows that had no value before, in ascending order.
   std::vector<KeyRange> take(std::int64_t begin, std::int64_t end);
 
  private:

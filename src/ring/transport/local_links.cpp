@@ -81,7 +81,7 @@ LocalLinks::LocalLinks(const Setup& setup)
 LocalLinks::~LocalLinks() {
   try {
     const cuda::ContextGuard guard(state_.device());
-    cuda::synchronize(state_.stream());  // waits for copies that read memory which is closed next
+    cuda::synchronize(state_.stream());  // waits for copies from the memory that is closed next
     close_opened_memory();
     const auto start = std::chrono::steady_clock::now();
     const auto is_open = [&](const std::unique_ptr<Peer>& peer) {
@@ -92,7 +92,7 @@ LocalLinks::~LocalLinks() {
     }
     peers_.clear();  // destroys the events while the context is current
   } catch (const Error&) {
-    return;  // the context no longer exists, and its memory is freed
+    return;  // if the CUDA context no longer exists, its memory is already freed
   }
 }
 
@@ -291,7 +291,7 @@ class LocalLinks::Posted {
     try {
       cuda::wait_for_event(links_.state_.stream(), peer.copied);
     } catch (const Error&) {
-      return;  // the context no longer exists, and its memory is freed
+      return;  // if the CUDA context no longer exists, its memory is already freed
     }
   }
 
@@ -349,7 +349,7 @@ const MemoryOfRank& LocalLinks::own_memory() {
 DevicePointer LocalLinks::memory_of(Peer& peer, Mailbox& box) {
   if (peer.is_of_this_process) return box.memory.data;
   if (peer.generation != box.memory.generation) {
-    cuda::synchronize(state_.stream());  // waits for copies that read memory which is closed next
+    cuda::synchronize(state_.stream());  // waits for copies from the memory that is closed next
     peer.memory = {};
     peer.memory = cuda::OpenedMemory(box.memory.handle);
     peer.generation = box.memory.generation;

@@ -172,7 +172,7 @@ class NcclTransport : public Transport {
       const cuda::ContextGuard guard(device_);
       staging_ = {};
     } catch (const Error&) {
-      return;  // the context no longer exists, and its memory is freed
+      return;  // if the CUDA context no longer exists, its memory is already freed
     }
   }
 

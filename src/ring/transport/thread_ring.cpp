@@ -200,7 +200,7 @@ class DeviceSend : public PendingSend {
     try {
       order();
     } catch (const Error&) {
-      return;  // the context no longer exists, and its memory is freed
+      return;  // if the CUDA context no longer exists, its memory is already freed
     }
   }
 
