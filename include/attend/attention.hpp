@@ -32,7 +32,7 @@ namespace attend {
 ///
 /// The arrays start at 0, never decrease, and end at total_q and total_k. A call on a CPU refuses arrays that break
 /// these conditions. A call on a GPU cannot check the arrays, because only the kernels read them. If the arrays are
-/// invalid, its results are meaningless, but the kernels do not access memory outside the tensors.
+/// invalid, the results of the call are meaningless, but the kernels do not access memory outside the tensors.
 struct Varlen {
   /// Offsets of the query rows: num_sequences + 1 elements, on the tensors' device.
   const std::int32_t* cu_seqlens_q = nullptr;

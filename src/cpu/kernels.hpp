@@ -23,7 +23,7 @@ struct ForwardTask {
 /// multiply masked entries, whose p is 0, and 0 * NaN is NaN.
 bool forward_rows(const core::Problem& p, const ForwardTask& task, Scratch& scratch);
 
-/// Returns the index of a query row in an array (batch, num_heads_q, seqlen_q).
+/// Returns the index of a query row in an array of shape (batch, num_heads_q, seqlen_q).
 [[nodiscard]] inline std::int64_t delta_index(const core::Problem& p, const core::Sequence& s, std::int64_t head,
                                               std::int64_t row) {
   return (s.batch * p.num_heads_q + head) * p.q.shape[2] + s.q_begin + row;

@@ -20,15 +20,15 @@ namespace attend::cpu::HWY_NAMESPACE {
 struct Panel {
   std::int64_t row_begin;
   std::int64_t num_rows;
-  const float* q;   // (head_dim, 64): transposed, times ScoreRules::product_factor()
-  float* o;         // (64, padded head_dim_v): sum of p v, relative to exp(row_max)
+  const float* q;   // (head_dim, 64): the query rows, transposed and multiplied by ScoreRules::product_factor()
+  float* o;         // (64, padded head_dim_v): sum of p v, divided by exp(row_max)
   float* o_turned;  // (head_dim_v, 64): o transposed, until gather_rows(); null if o is computed directly
   float* row_max;   // (64)
   float* row_sum;   // (64)
   bool started;     // true once o contains the sum of a tile
 
   // Totals of earlier tiles, in float64. The pointers are null if there are few keys.
-  double* total_o;         // (64, padded head_dim_v), relative to exp(total_row_max)
+  double* total_o;         // (64, padded head_dim_v): total of o, divided by exp(total_row_max)
   double* total_row_sum;   // (64)
   float* total_row_max;    // (64)
   std::int64_t num_tiles;  // number of tiles that are included in o and row_sum, but not yet in the totals

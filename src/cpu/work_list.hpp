@@ -37,9 +37,9 @@ class WorkList {
     std::int64_t end;
   };
 
-  /// Returns task `number` of size(). Tasks are ordered by sequence and head, so that K and V of a head stay in the
-  /// second-level cache from one task to the next. Within a head, the blocks with the most work under a causal mask are
-  /// first. If a long task were last, the other threads would be idle while it runs.
+  /// Returns the task with this number, which must be less than size(). Tasks are ordered by sequence and head, so that
+  /// K and V of a head stay in the second-level cache from one task to the next. Within a head, the blocks with the
+  /// most work under a causal mask are first. If a long task were last, the other threads would be idle while it runs.
   [[nodiscard]] Task at(std::int64_t number) const {
     std::int64_t index = 0;
     if (begin_.empty()) {

@@ -23,8 +23,8 @@ namespace attend::score {
 ///   kHeldFrom and kHeldUntil are limits of q - k. A tile uses the held elements if all its pairs have q - k >=
 ///   kHeldFrom, or if all its pairs have q - k <= kHeldUntil.
 ///
-///   Held is the type that stores the values of the held elements. hold(at, captured) loads them; `at` may be any pair
-///   of the tile.
+///   Held is the type that stores the values of the held elements. hold(at, captured) loads these values, and `at` may
+///   be any pair of the tile.
 ///
 ///   held_value(at, captured, held) computes value() from the held elements.
 struct HeldText {

@@ -75,14 +75,15 @@ ATTEND_API void attend_cache_index_init(attend_cache_index* cache, size_t struct
 /// Options of attend_decode. Fields that attend_params also has mean the same. off is seqlen_k - seqlen_q of the
 /// sequence.
 typedef struct attend_decode_params {
-  size_t struct_size;                 ///< sizeof(attend_decode_params)
-  double scale;                       ///< used if has_scale is 1
-  int32_t has_scale;                  ///< if 0, the scale is 1/sqrt(head_dim)
-  int32_t causal;                     ///< if 1, the default, row i sees keys j <= i + off
-  int64_t window_left;                ///< row i sees keys j >= i + off - window_left; -1, the default, means no limit
-  int64_t window_right;               ///< row i sees keys j <= i + off + window_right; -1, the default, means no limit
-  double softcap;                     ///< soft limit of the scores, >= 0; 0 means no limit
-  const attend_tensor* alibi_slopes;  ///< f32 (1 or num_sequences, num_heads_q, 1, 1); null turns ALiBi off
+  size_t struct_size;    ///< sizeof(attend_decode_params)
+  double scale;          ///< factor of the products q.k, used if has_scale is 1
+  int32_t has_scale;     ///< if 0, the scale is 1/sqrt(head_dim)
+  int32_t causal;        ///< if 1, the default, row i sees keys j <= i + off
+  int64_t window_left;   ///< row i sees keys j >= i + off - window_left; -1, the default, means no limit
+  int64_t window_right;  ///< row i sees keys j <= i + off + window_right; -1, the default, means no limit
+  double softcap;        ///< soft limit of the scores, >= 0; 0 means no limit
+  /// Slopes of ALiBi: f32, shape (1 or num_sequences, num_heads_q, 1, 1); null turns ALiBi off.
+  const attend_tensor* alibi_slopes;
   /// Sinks: any float type, shape (1 or num_sequences, num_heads_q, 1, 1). Null means no sinks.
   const attend_tensor* sinks;
   /// Set if query rows are packed. q is then (1, num_heads_q, total_q, head_dim), and sequence s has the rows
