@@ -1,4 +1,4 @@
-// Exact attention from C. It covers the C++ interface except rings of MPI and NCCL. The headers are C99 and also
+// Exact attention from C. It covers the C++ interface, except rings that use MPI or NCCL. The headers are C99 and also
 // compile as C++.
 //
 //   attend_tensor q, k, v, o;
@@ -13,11 +13,11 @@
 //   attend_error error;
 //   if (attend_forward(&call, &error) != ATTEND_OK) fprintf(stderr, "%s\n", error.message);
 //
-// Link with libattend_c: use pkg-config attend_c, or attend::attend_c of the CMake package attend. libattend_c needs no
-// other library of attend. Its ABI is stable: later versions add functions, numbers and fields, but never change or
-// remove them. Symbols carry the version ATTEND_1.
+// Programs must be linked with libattend_c. pkg-config supports the name attend_c, and the CMake package attend has the
+// target attend::attend_c. libattend_c needs no other library of attend. Its ABI is stable: later versions may add
+// functions, enumerators and fields, but never change or remove them. Symbols carry the version ATTEND_1.
 //
-// These conditions hold for every function:
+// The following conditions hold for every function:
 //
 // - It returns ATTEND_OK or another attend_status. The last argument, `error`, receives the error text of the C++
 //   interface. It may be null. No function throws an exception.
@@ -29,16 +29,16 @@
 // - A flag is 0 or 1. A field named `reserved` must be 0.
 //
 // - The memory that a struct points to must stay valid until the call is done. On a CPU the call is done when the
-//   function returns, on a GPU when the stream has done the work. The structs themselves may be destroyed when the
-//   function returns.
+//   function returns. On a GPU it is done when the stream has finished the work. The structs themselves may be
+//   destroyed when the function returns.
 //
-// - Functions are thread-safe unless their comment states otherwise. But no call may write memory that another call
-//   reads or writes at the same time.
+// - Functions are thread-safe unless their comment states otherwise. However, a call must not write memory that another
+//   call reads or writes at the same time.
 //
 // A struct that begins with `struct_size` may grow at its end in later versions. Its init function sets `struct_size`
 // to the value that the caller passes. It sets all fields up to that size to their defaults. If a later version adds a
 // field, its value 0 keeps the behaviour of the versions without the field. Older callers therefore work with newer
-// libraries. A newer caller works with an older library if all fields that the library does not have are 0; otherwise
+// libraries. A newer caller works with an older library if all fields that are unknown to the library are 0. Otherwise
 // the library refuses the struct.
 #ifndef ATTEND_ATTEND_H_
 #define ATTEND_ATTEND_H_

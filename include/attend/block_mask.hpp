@@ -34,14 +34,14 @@ struct BlockTiles;
 ///                 Params::causal instead aligns the last row with the last key
 ///   q_len, k_len  number of rows and of keys
 ///
-/// The text is an expression in the language of ScoreFunction, but without `score`. A result other than 0 means true.
-/// Captured tensors have the conditions of ScoreFunction's captures. Copies share one immutable state. All functions
-/// are thread-safe.
+/// The text is an expression in the language of ScoreFunction, but cannot use `score`. A result other than 0 means
+/// true. Captured tensors must meet the same conditions as those of ScoreFunction. Copies share one immutable state.
+/// All functions are thread-safe.
 class ATTEND_API MaskFunction {
  public:
   /// @param text      the expression
   /// @param captures  at most ScoreFunction::kMostCaptures tensors. The constructor does not read their memory.
-  /// @throws Error (kInvalidArgument) naming the column of the text, or the capture, that is not valid.
+  /// @throws Error (kInvalidArgument) naming the invalid capture, or the column of the text that has an error.
   explicit MaskFunction(std::string_view text, std::vector<ScoreCapture> captures = {});
 
   /// The class can be copied but not moved, because a moved-from MaskFunction would have no state.
@@ -69,8 +69,8 @@ struct BlockMaskShape {
 };
 
 /// The visible pairs of rows and keys, in tiles of 64 rows and 64 keys. A partially visible tile has a bit pattern.
-/// Equal patterns are stored once. The mask takes 8 bytes for each row of tiles, 12 bytes for each run of neighbouring
-/// full tiles and for each partial tile, and 520 bytes for each pattern. Copies share one immutable state. All
+/// Equal patterns are stored once. The mask uses 8 bytes for each row of tiles, 12 bytes for each run of neighbouring
+/// full tiles, 12 bytes for each partial tile, and 520 bytes for each pattern. Copies share one immutable state. All
 /// functions are thread-safe.
 class ATTEND_API BlockMask {
  public:
@@ -81,7 +81,7 @@ class ATTEND_API BlockMask {
 
   /// Numbers of tiles, counted over all sequences and heads of shape().
   struct Tiles {
-    std::int64_t all;       ///< number of all tiles; a tile that is neither full nor partial is empty
+    std::int64_t all;       ///< total number of tiles; a tile that is neither full nor partial is empty
     std::int64_t full;      ///< tiles in which every row sees every key
     std::int64_t partial;   ///< tiles in which some pairs are visible
     std::int64_t patterns;  ///< number of different patterns of partial tiles
@@ -110,33 +110,34 @@ class ATTEND_API BlockMask {
   std::shared_ptr<const core::BlockTiles> tiles_;
 };
 
-/// Where a mask is made.
+/// Device on which make_block_mask() evaluates the function.
 struct BlockMaskPlace {
   Device device = {};  ///< a CPU or a GPU
   /// Stream of the GPU. The mask is made in the order of this stream, which must not be capturing a graph.
   Stream stream = nullptr;
 };
 
-/// Evaluates a function and returns the mask. If bounds of the function show that all pairs of a tile have the same
-/// result, the pairs are not evaluated one by one. Therefore the time for a causal mask or sorted documents grows
-/// linearly with seqlen. To compute bounds, the call uses the minimum and maximum of each block of 64 elements of a
-/// capture along its last dimension. This requires that the other subscripts are known and that there are at most 2^20
-/// blocks. Captured tensors are read once, in this call. The result is bit-identical on every device and in every run.
+/// Evaluates a function and returns the mask. For each tile, the call first computes bounds of the function. If the
+/// bounds show that all pairs of the tile have the same result, the pairs are not evaluated one by one. Therefore the
+/// time for a causal mask or sorted documents grows linearly with seqlen. To compute bounds, the call uses the minimum
+/// and maximum of each block of 64 elements of a capture along its last dimension. It can do this only if the other
+/// subscripts are constant within a tile and if there are at most 2^20 blocks. Captured tensors are read once, in this
+/// call. The result is bit-identical on every device and in every run.
 ///
 /// On a CPU, cpu_threads() threads compute the mask, and captured tensors must be in host memory.
 ///
 /// On a GPU, captured tensors must be on that GPU, or in host memory, from which the call copies them. The call waits
 /// for the stream and returns when the mask is complete. Calls on any device can then use the mask. During the call,
-/// the mask needs about 8 bytes of GPU memory for each tile. It also needs 1 KiB for each pattern, with room for at
-/// least 8192 patterns or one per tile. The first mask with a new text compiles four small kernels, which are cached
-/// like attention kernels. The text may use arithmetic, comparisons, sqrt and rounding. It must not use exp, log, sin
-/// and similar functions, because their last bits differ on a GPU.
+/// the mask uses about 8 bytes of GPU memory for each tile, and 1 KiB for each pattern. The memory for patterns has
+/// room for at least 8192 patterns, or for one pattern per tile if there are fewer tiles. The first mask with a new
+/// text compiles four small kernels, which are cached like attention kernels. The text may use arithmetic, comparisons,
+/// sqrt and rounding. It must not use exp, log, sin and similar functions, because their last bits differ on a GPU.
 ///
-/// @throws Error with one of these codes. kInvalidArgument names a size out of range, a capture on another device, or a
-///   stream that is being captured. Allowed sizes are 1 to 2^31 - 1 for batch and num_heads, 0 to 2^31 - 1 for seqlen_q
-///   and seqlen_k, 2^28 rows of tiles in total, and 2^31 - 1 tiles on a GPU. kUnsupported means that the text uses exp
-///   or a similar function on a GPU. kMissingHardware means that there is no such GPU. kInternal means that memory is
-///   exhausted.
+/// @throws Error with one of these codes. kInvalidArgument means that a size is out of range, a capture is on another
+///   device, or the stream is being captured. Allowed sizes are 1 to 2^31 - 1 for batch and num_heads, 0 to 2^31 - 1
+///   for seqlen_q and seqlen_k, 2^28 rows of tiles in total, and 2^31 - 1 tiles on a GPU. kUnsupported means that the
+///   text uses exp or a similar function on a GPU. kMissingHardware means that there is no such GPU. kInternal means
+///   that memory is exhausted.
 [[nodiscard]] ATTEND_API BlockMask make_block_mask(const MaskFunction& mask, const BlockMaskShape& shape,
                                                    const BlockMaskPlace& place = {});
 

@@ -10,8 +10,8 @@ namespace attend {
 
 /// Category of an error.
 enum class ErrorCode {
-  kInvalidArgument,  ///< a shape, stride, dtype or parameter that attention does not define
-  kUnsupported,      ///< well defined, but the chosen backend does not support it
+  kInvalidArgument,  ///< a shape, stride, dtype or parameter for which attention is not defined
+  kUnsupported,      ///< a valid call that the chosen backend does not support
   kMissingHardware,  ///< the chosen backend needs a device or driver that is missing
   kIo,               ///< a file is missing, malformed, or cannot be written
   kInternal,         ///< a defect of the library
@@ -25,7 +25,8 @@ class ATTEND_API Error : public std::runtime_error {
   Error(ErrorCode code, const std::string& message) : std::runtime_error(message), code_(code) {}
   Error(const Error&) = default;
   Error& operator=(const Error&) = default;
-  // Defined in the library, so that there is a single vtable and other shared objects can catch the exception.
+  // The destructor is defined in the library. The class then has a single vtable, so that other shared objects can
+  // catch the exception.
   ~Error() override;
   [[nodiscard]] ErrorCode code() const noexcept { return code_; }  ///< category of the error
 

@@ -4,8 +4,8 @@
 //   const std::vector<attend::RingContext> ranks = attend::make_thread_ring(4);  // or ring_nccl.hpp, ring_mpi.hpp
 //   attend::ring_forward(ranks[r], q, k, v, o, &lse, {.causal = true}, attend::Sharding::kZigzag);   // on thread r
 //
-// Every rank calls with its rows of q, k and v. Keys and values travel around the ring; queries stay. Each rank merges
-// its partial results by their log-sum-exp. docs/ring.md explains the method and its cost.
+// Every rank calls with its rows of q, k and v. Keys and values travel around the ring, and queries stay on their rank.
+// Each rank merges its partial results by their log-sum-exp. docs/ring.md explains the method and its cost.
 //
 // Sources: Liu, Zaharia, Abbeel, Ring Attention with Blockwise Transformers (2023); Brandon et al., Striped Attention
 // (2023); zigzag: Zhu, ring-flash-attention (2024).
@@ -25,7 +25,7 @@
 namespace attend {
 
 namespace ring {
-class Transport;  // internal; transports messages between ranks
+class Transport;  // internal class that transports messages between ranks
 }
 
 /// Sharding of a sequence of n tokens over N ranks: it determines which rows and keys rank r holds. Any n is allowed,
@@ -42,15 +42,16 @@ enum class Sharding : std::uint8_t { kContiguous, kZigzag, kStriped };
 /// Returns "contiguous", "zigzag" or "striped".
 [[nodiscard]] ATTEND_API const char* sharding_name(Sharding sharding) noexcept;
 
-/// Which data travels between ranks. The algorithms differ in cost and in the order of sums. docs/ring.md compares
-/// their cost.
+/// Algorithm of a call: it determines which data travels between ranks. The algorithms differ in cost and in the order
+/// of sums. docs/ring.md compares their cost.
 ///
 ///   kExchange:  Keys and values travel around the ring, one step at a time. The transfer for the next step overlaps
-///               the computation of the current one. Gradients of keys and values follow them.
+///               the computation of the current one. In backward, the gradients of keys and values travel around the
+///               ring too.
 ///
 ///   kAllGather: Every rank receives, in one step, all keys and values that its rows see. It then computes as a single
-///               device would. Gradients return in the same manner. This algorithm suits few keys, because a rank
-///               holds all of them in memory.
+///               device would. In backward, the gradients return to the owners of the keys in one step. This algorithm
+///               suits short sequences, because a rank stores all received keys at the same time.
 ///
 ///   kAllToAll:  Every rank receives all rows and keys of its share of the heads. It then computes attention for these
 ///               heads as a single device would. The number of ranks must divide num_heads_q and num_heads_k.
@@ -67,8 +68,8 @@ enum class RingAlgorithm : std::uint8_t { kAutomatic, kExchange, kAllGather, kAl
 /// Returns "automatic", "exchange", "all_gather", "all_to_all" or "two_level".
 [[nodiscard]] ATTEND_API const char* algorithm_name(RingAlgorithm algorithm) noexcept;
 
-/// How a call is distributed over the ranks. All ranks must pass the same values. A Sharding converts implicitly to
-/// RingParams with the automatic algorithm.
+/// Options that determine how a call is distributed over the ranks. All ranks must pass the same values. A Sharding
+/// converts implicitly to RingParams with the automatic algorithm.
 struct RingParams {
   /// Sets a sharding and an algorithm. seed_of_rank_0 is false.
   RingParams(Sharding sharding_of_tokens = Sharding::kZigzag,  // NOLINT(google-explicit-constructor)
@@ -79,15 +80,16 @@ struct RingParams {
   RingAlgorithm algorithm;  ///< algorithm of this call; forward and backward may use different algorithms
 
   /// If true, Params::seed of rank 0 replaces the seed of the other ranks, for example if each rank has drawn a random
-  /// seed. This costs no extra message, because the ranks exchange shapes and options anyway. Not allowed with
-  /// Params::philox_state.
+  /// seed. This costs no extra message, because the seed is sent together with the shapes and options that the ranks
+  /// compare. Not allowed with Params::philox_state.
   bool seed_of_rank_0 = false;
 };
 
 /// Handle to one rank of a ring. Copies of a handle denote the same rank. Only one thread at a time may use a rank.
 class ATTEND_API RingContext {
  public:
-  /// For the library's own functions that make rings, below and in ring_mpi.hpp and ring_nccl.hpp.
+  /// For the library's own use. The functions that make rings, here and in ring_mpi.hpp and ring_nccl.hpp, call this
+  /// constructor.
   explicit RingContext(std::shared_ptr<ring::Transport> transport) noexcept;
   RingContext(const RingContext&);
   RingContext(RingContext&&) noexcept;
@@ -109,28 +111,31 @@ class ATTEND_API RingContext {
 /// Time limits for waiting for other ranks.
 struct RingLimits {
   /// Longest time to wait for one message of another rank on CPUs. It must exceed the time that a rank needs for a
-  /// step. After that time the rank throws, because the other rank may have died; in an MPI program, the process ends
-  /// all processes. 0 means no limit. ring_nccl.hpp describes the limit for GPUs.
+  /// step. After that time the rank assumes that the other rank has died, and throws. In an MPI program, it instead
+  /// ends all processes of the program. 0 means no limit. ring_nccl.hpp describes the limit for GPUs.
   std::chrono::milliseconds timeout = std::chrono::minutes(5);
 };
 
 /// Makes a ring of `num_ranks` threads of this process. Each thread uses one of the returned contexts. Such a ring is
 /// meant for tests, and for hosts with several sockets. Each rank computes on cpu_threads() threads, so
 /// set_cpu_threads() should divide the cores among the ranks. If a rank's call fails after the ranks have agreed on it,
-/// the calls of the other ranks and every later call on the ring throw an Error that names the failed rank.
+/// the calls of the other ranks throw, and so does every later call on the ring. Each Error names the failed rank.
 ///
-/// Tensors may be on GPUs. A rank must use the same GPU in all calls. The ring is fast if each rank has its own GPU,
-/// but for tests ranks may share one. Copy engines move blocks from one GPU's memory to another, which leaves all
-/// multiprocessors to the computation. If two GPUs cannot access each other's memory (cuDeviceCanAccessPeer), blocks
-/// are copied through host memory. The ring enables peer access between the GPUs until the process ends.
+/// Tensors may be on GPUs. A rank must use the same GPU in all calls. For speed, each rank should have a separate GPU.
+/// In tests, ranks may share a GPU. Copy engines move blocks from the memory of one GPU to that of another, so all
+/// multiprocessors remain available for the computation. If two GPUs cannot access each other's memory
+/// (cuDeviceCanAccessPeer), blocks are copied through host memory. The ring enables peer access between the GPUs. It
+/// stays enabled until the process ends.
 /// @throws Error if num_ranks < 1.
 [[nodiscard]] ATTEND_API std::vector<RingContext> make_thread_ring(int num_ranks, const RingLimits& limits = {});
 
 /// Functions that transport messages, provided by the caller. They may use, for example, the process group of a
-/// framework. Calls on the ring call them on their own thread. If a function throws an exception, the call ends.
+/// framework. Each call on the ring calls these functions from its own thread. If a function throws an exception, the
+/// call on the ring fails.
 struct RingCallbacks {
-  /// Waits until a message is sent or received. It is called once. It is not called if the call on the ring has already
-  /// failed, because the memory of the message is then freed.
+  /// Waits until a message is sent or received. The ring calls this function at most once. It does not call the
+  /// function if the call on the ring has already failed. In that situation it destroys the function and then frees the
+  /// memory of the message.
   using Wait = std::function<void()>;
 
   /// Starts an asynchronous send of `bytes` (at least one) to another rank. Channels are numbered 0 to 7 and are
@@ -145,8 +150,9 @@ struct RingCallbacks {
   /// receive.
   std::function<void(std::span<const std::byte> mine, std::span<std::byte> all)> all_gather = {};
 
-  /// Called if this rank fails in a call in which other ranks wait. It must end their waits by an exception. If unset,
-  /// their waits end only by their own time limits, if they have any. No function is called after this one.
+  /// The ring calls this function if this rank fails in a call in which other ranks wait. It must make the waits of the
+  /// other ranks throw an exception. If unset, those waits end only by time limits of the caller's functions. The ring
+  /// calls no function after this one.
   std::function<void(const std::string& why)> fail = {};
 };
 
@@ -165,25 +171,26 @@ struct RingCallbacks {
 [[nodiscard]] ATTEND_API std::int64_t shard_seqlen(Sharding sharding, std::int64_t seqlen, int rank, int num_ranks,
                                                    std::span<const std::int32_t> cu_seqlens = {});
 
-/// Returns an index for each row of the rank, in the order in memory. The index is the row's place in the complete
-/// (packed) sequence.
+/// Returns one index for each row of the rank, in the order in which the rank stores its rows. The index is the row's
+/// position in the complete (packed) sequence.
 [[nodiscard]] ATTEND_API std::vector<std::int64_t> shard_positions(Sharding sharding, std::int64_t seqlen, int rank,
                                                                    int num_ranks,
                                                                    std::span<const std::int32_t> cu_seqlens = {});
 
 /// Copies a rank's rows out of a complete tensor, along dimension 2. The tensor may be q, k, v, dout, a bias or a mask.
 ///
-/// @param whole  any dtype (batch, heads, seqlen, n) on the CPU
+/// @param whole  complete tensor (batch, heads, seqlen, n) of any dtype on the CPU
 /// @param local  output, same shape, except that shape[2] is shard_seqlen()
 ATTEND_API void shard(Sharding sharding, const ConstTensor& whole, const Tensor& local, int rank, int num_ranks,
                       std::span<const std::int32_t> cu_seqlens = {});
 
-/// Inverse of shard(): writes a rank's rows to their places in `whole` and leaves the other rows unchanged.
+/// Writes a rank's rows to their places in the complete tensor `whole` and leaves the other rows unchanged. This is the
+/// inverse of shard().
 ATTEND_API void unshard(Sharding sharding, const ConstTensor& local, const Tensor& whole, int rank, int num_ranks,
                         std::span<const std::int32_t> cu_seqlens = {});
 
-/// Computes attend::forward of the complete sequence. Every rank calls with its rows of the inputs and receives its
-/// rows of o and lse.
+/// Computes attend::forward of the complete sequence. Every rank must call this function. It passes its rows of the
+/// inputs and receives its rows of o and lse.
 ///
 /// @param context   the rank that calls
 /// @param q         the rank's rows of q: (batch, num_heads_q, shard_seqlen(seqlen_q), head_dim)
@@ -193,48 +200,52 @@ ATTEND_API void unshard(Sharding sharding, const ConstTensor& local, const Tenso
 /// @param lse       output, f32, the rank's rows: (batch, num_heads_q, shard_seqlen(seqlen_q), 1). May be null
 /// @param params    options of forward, the same on every rank except for tensors. bias and mask have the rank's rows
 ///   and all keys in sequence order: (1 or batch, 1 or num_heads_q, 1 or the rank's rows, seqlen_k). varlen describes
-///   the complete sequence. compute is auto, cpu or reference; on a GPU it is auto, simt or sm90_forward. workspace is
-///   not used
+///   the complete sequence. On a CPU, compute is auto, cpu or reference. On a GPU, it is auto, simt or sm90_forward.
+///   workspace is not used
 /// @param ring_params  sharding and algorithm
 /// @param stream    stream of the rank's GPU
 ///
 /// Masks, windows, ALiBi and dropout use positions in the complete sequence. The result therefore equals that of a
 /// single device, except for the order of sums. Partial results are kept in float32, or in float64 if q is float64.
-/// They are merged in float64 (on a GPU in float32) and rounded once. Blocks that no row sees are not computed. Keys
-/// are sent only to the last rank that sees them; but kAllToAll, and kTwoLevel within a group, send all keys.
+/// They are merged in float64, or in float32 on a GPU, and rounded once. Blocks that no row sees are not computed. A
+/// block of keys travels only until it has reached the last rank that sees any of its keys. Within a group of kTwoLevel
+/// and with kAllToAll, however, all keys are sent.
 ///
-/// The call needs memory in addition to the tensors. With kExchange, it needs two blocks of a rank's k and v, and
-/// memory for the rank's o in float32 and in float64 (on a GPU only in float32). With kAllGather, it needs two copies
-/// of the k and v of all ranks whose keys the rank sees. With kAllToAll, it needs three copies of a rank's tensors.
-/// With kTwoLevel, it needs the memory of both kAllToAll and kExchange. Blocks on a GPU belong to the context, which
-/// keeps them for its next call.
+/// The call needs memory in addition to the tensors. A block is a buffer for the k and v, or their gradients, of one
+/// rank. With kExchange, the call needs two blocks of k and v, and a copy of the rank's o. That copy is float32 on a
+/// GPU; on a CPU there is one in float32 and one in float64. With kAllGather, it needs two copies of the k and v of all
+/// ranks whose keys the rank sees. With kAllToAll, it needs three copies of a rank's tensors. With kTwoLevel, it needs
+/// the memory of both kAllToAll and kExchange. On a GPU, the context owns these buffers and keeps them for its next
+/// call.
 ///
 /// The result is deterministic for a given number of ranks and a given algorithm. Another number of ranks or another
 /// algorithm changes the order of the sums.
 ///
 /// On a CPU, the call returns when this rank has done its work. On a GPU it returns when the work is queued on
-/// `stream`, and blocks travel on a separate stream of the context. All ranks must call. Before any other data is sent,
-/// the ranks compare shapes and options. The host waits for this comparison. On a GPU it also waits until blocks of
-/// earlier calls have been sent, so the call cannot be captured in a graph.
+/// `stream`, and messages travel on a separate stream of the context. Before any other data is sent, the ranks compare
+/// shapes and options. The host waits for this comparison. On a GPU it also waits until the messages of earlier calls
+/// have been sent, so the call cannot be captured in a graph.
 /// @throws Error naming the argument, as forward does, or if a rank's shapes or options differ from those of rank 0.
-///   Every rank throws the same error, and no output has been written. Rings of MPI refuse tensors on a GPU, and rings
-///   of NCCL refuse tensors on a CPU. On a GPU, bias and mask are refused with kStriped, kAllToAll or kTwoLevel.
+///   Every rank throws the same error, and no output has been written. Rings over MPI refuse tensors on a GPU, and
+///   rings over NCCL refuse tensors on a CPU. On a GPU, the call refuses bias and mask with kStriped, kAllToAll or
+///   kTwoLevel.
 ATTEND_API void ring_forward(const RingContext& context, const ConstTensor& q, const ConstTensor& k,
                              const ConstTensor& v, const Tensor& o, const Tensor* lse, const Params& params = {},
                              const RingParams& ring_params = {}, Stream stream = nullptr);
 
 /// Computes attend::backward of the complete sequence: the gradients of ring_forward. Every tensor has the rank's rows.
 ///
-/// The arguments are those of backward and ring_forward. extras.dlse is supported, and extras.dbias is refused. k, v
-/// and the float32 sums of dk and dv travel around the ring. Values per query row, such as lse, stay on their rank.
+/// backward and ring_forward describe the arguments. extras.dlse is supported, and extras.dbias is refused. k, v and
+/// the float32 sums of dk and dv travel around the ring. Values of query rows, such as lse, stay on the rank that holds
+/// the rows.
 ///
-/// With dropout and an o of 16 bits, CPUs compute the forward again, because gradients may cancel to less than the
-/// rounding error of o. On a GPU, compute is auto, simt or sm90_backward. Without Params::deterministic the order of
-/// sums may change there.
+/// On CPUs, if dropout is on and o has 16 bits, the call computes forward again. The reason is that the terms of a
+/// gradient may cancel, and the rounding error of o may then exceed the gradient. On a GPU, compute is auto, simt or
+/// sm90_backward. On a GPU without Params::deterministic, the order of sums may change from run to run.
 ///
 /// The call needs memory in addition to the tensors. On CPUs it needs two blocks of k and v, four blocks of dk and dv,
-/// and dq in float32 and float64. On a GPU it needs three blocks of k and v, five blocks of dk and dv, and dq in
-/// float32.
+/// and two copies of dq: one in float32 and one in float64. On a GPU it needs three blocks of k and v, five blocks of
+/// dk and dv, and a copy of dq in float32.
 /// @throws Error naming the argument, as ring_forward does.
 ATTEND_API void ring_backward(const RingContext& context, const ConstTensor& dout, const ConstTensor& q,
                               const ConstTensor& k, const ConstTensor& v, const ConstTensor& o, const ConstTensor& lse,
@@ -263,28 +274,28 @@ struct RingStep {
   std::int64_t sent_bytes = 0;  ///< largest number of bytes that any rank sends
   double compute_us = 0;        ///< estimated compute time of the slowest rank
   double exchange_us = 0;       ///< estimated exchange time of the slowest rank
-  double exposed_us = 0;        ///< part of exchange_us that does not overlap computation
+  double exposed_us = 0;        ///< the part of exchange_us during which nothing is computed
 };
 
-/// How one algorithm would run the call.
+/// Describes how one algorithm would run the call.
 struct RingCandidate {
   RingAlgorithm algorithm = RingAlgorithm::kExchange;  ///< the algorithm that this object describes
   bool chosen = false;  ///< true for the requested algorithm, or for the one that kAutomatic chooses
   /// Reason why the algorithm cannot run the call, or why kAutomatic does not choose it. Empty if there is none.
   std::string lack;
   int ranks_of_group = 1;         ///< group size; greater than 1 only for kTwoLevel
-  std::string why;                ///< one line with the sums of the estimate
+  std::string why;                ///< one line that shows how the estimate is computed
   std::vector<RingStep> steps;    ///< empty if the algorithm cannot run the call
-  std::int64_t sent_bytes = 0;    ///< largest number of bytes that any rank sends in the call
+  std::int64_t sent_bytes = 0;    ///< number of bytes that a rank sends in the call; the maximum over all ranks
   std::int64_t memory_bytes = 0;  ///< memory in addition to the tensors, for messages and merged results
   double estimated_us = 0;        ///< estimated time of the call, in microseconds
 };
 
 /// Returns how each algorithm would run a call. Needs no ring and does not run the call. The result depends only on the
-/// arguments, and the ranks use the same function to choose their algorithm. The times are estimates of a model
-/// (docs/ring.md), which serve for comparison.
+/// arguments. With kAutomatic, the ranks of a ring use this function to choose the algorithm. The times are estimates
+/// of a model (docs/ring.md). They are meant for comparing algorithms.
 ///
-/// @param params  mask, window, dropout and varlen of the call. Of bias and mask, only their presence matters
+/// @param params  mask, window, dropout and varlen of the call. The contents of bias and mask are not read
 /// @throws Error if sizes are invalid, or if `ring_params` names an algorithm that cannot run the call
 [[nodiscard]] ATTEND_API std::vector<RingCandidate> explain_ring(const RingProblem& problem, const Params& params = {},
                                                                  const RingParams& ring_params = {});

@@ -17,10 +17,11 @@ namespace attend {
 /// last copy frees the duplicate, so every process must destroy all copies before MPI_Finalize.
 ///
 /// MPI must be initialised with MPI_THREAD_FUNNELED or more, and only the initialising thread may use the context. A
-/// process calls MPI_Abort if its call fails after the ranks have agreed on it, for example because memory is
-/// exhausted, or if it has waited for longer than limits.timeout. It must do this because the other processes wait for
-/// its messages. An invalid call throws an Error on every rank, as in any ring.
-/// @throws Error if MPI is not initialised, or if an MPI call fails and the communicator's error handler returns.
+/// process calls MPI_Abort in two situations. Its call fails after the ranks have agreed on it, for example because
+/// memory is exhausted. Or it has waited for longer than limits.timeout. Without the abort, the other processes would
+/// wait for its messages forever. An invalid call throws an Error on every rank, as in any ring.
+/// @throws Error if MPI is not initialised. Also throws if an MPI call fails and the error handler of the communicator
+///   returns.
 [[nodiscard]] RingContext make_mpi_ring(MPI_Comm comm, const RingLimits& limits = {});
 
 }  // namespace attend

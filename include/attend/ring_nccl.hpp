@@ -28,8 +28,8 @@ struct NcclRingOptions {
   /// If true, copy engines move blocks between GPUs of one machine. Unlike NCCL's kernels, they occupy no
   /// multiprocessor. Two conditions must hold: all ranks set the option, and each rank can access the memory of the
   /// other ranks of its machine (peer access, CUDA IPC, shared host memory). Otherwise, and between machines, NCCL
-  /// moves the blocks. If a message buffer must grow, the old buffer is freed only after all ranks that had it open
-  /// have reached the next message.
+  /// moves the blocks. If a message buffer must grow, the old buffer stays allocated for some time. It is freed when
+  /// all ranks that had it open have begun the next message.
   bool copy_engines = true;
 };
 
@@ -43,20 +43,20 @@ struct NcclRingOptions {
 /// @param id       result of one make_nccl_id() call, the same on every rank
 /// @param rank     0 to size - 1
 /// @param size     number of ranks
-/// @param device   number of the GPU with this rank's tensors, different for each rank
+/// @param device   number of the GPU that holds this rank's tensors; each rank must have a different GPU
 /// @param options  time limit and use of copy engines
 ///
-/// A rank that fails in a call aborts its communicator. The current or next call of the other ranks then throws an
-/// Error after the timeout, and the ring becomes unusable. The destruction of a rank's last context waits up to the
-/// timeout until the other ranks on the machine are also destroyed.
+/// A rank that fails in a call aborts its communicator. The current or next call of every other rank then throws an
+/// Error after the timeout, and the ring becomes unusable. The destructor of a rank's last context waits until the
+/// contexts of the other ranks on the machine are also destroyed, but no longer than the timeout.
 /// @throws Error if `rank`, `size` or `device` is invalid, if libnccl is not found, or if NCCL refuses.
 [[nodiscard]] ATTEND_API RingContext make_nccl_ring(const NcclId& id, int rank, int size, int device,
                                                     const NcclRingOptions& options = {});
 
 /// Makes one rank from an existing communicator, an ncclComm_t. The communicator must outlive the context. The context
 /// never destroys it, and does not abort it if a call fails. If the communicator has not been used yet, the first call
-/// makes the connections and waits for all ranks without a time limit. From the beginning of a call of the ring until
-/// the stream has finished it, the caller must not use the communicator.
+/// makes the connections and waits for all ranks without a time limit. While a call on the ring runs, and until its
+/// stream has finished the work, the caller must not use the communicator.
 [[nodiscard]] ATTEND_API RingContext make_nccl_ring(void* comm, const NcclRingOptions& options = {});
 
 }  // namespace attend

@@ -1,5 +1,5 @@
 // Custom functions that change scores before the softmax. Examples are ALiBi, a table of relative positions, and packed
-// documents. A function is a one-line expression.
+// documents. The caller writes a function as a one-line expression.
 //
 //   const attend::ScoreFunction relative("score + table[h][clamp(q - k, -128, 127) + 128]",
 //                                        {{"table", {.data = table, .shape = {num_heads, 256}}}});
@@ -39,7 +39,7 @@ struct StridedTensor {
   void* data = nullptr;                   ///< address of the element whose subscripts are all 0
   DType dtype = DType::kF32;              ///< type of every element
   std::vector<std::int64_t> shape = {};   ///< extents; if empty, there is a single element
-  std::vector<std::int64_t> stride = {};  ///< strides in elements; if empty, the tensor is dense
+  std::vector<std::int64_t> stride = {};  ///< strides in elements, one per dimension; if empty, the tensor is dense
   Device device = {};                     ///< device that holds the memory
 
   /// Converts to a read-only view of the same memory.
@@ -50,17 +50,17 @@ struct StridedTensor {
 /// A tensor that a score function reads, and the name by which the text refers to it.
 struct ScoreCapture {
   std::string name;  ///< name in the text
-  /// The tensor. f32, f16, bf16 and f64 are floats. i32 and i64 are integers; i64 values are reduced modulo 2^32. A
-  /// bool is a byte, and 0 is false. Each extent is 1 to 2^31 - 1. Strides may be 0 or negative.
+  /// The tensor. f32, f16, bf16 and f64 are floats. i32 and i64 are integers. The function uses only the lowest 32 bits
+  /// of an i64 value. A bool is a byte, and 0 is false. Each extent is 1 to 2^31 - 1. Strides may be 0 or negative.
   ConstStridedTensor tensor;
 };
 
-/// Where to write the gradient of a captured tensor.
+/// Destination of the gradient of a captured tensor.
 struct CaptureGradient {
   std::string name;  ///< name of a capture whose elements are floats
   /// Output, f32 or f64, with the shape of the capture. No other output may use its memory. Strides must be >= 0, and
-  /// may be 0 only if the extent is 1. Each stride must exceed the span of the dimensions with smaller strides. Every
-  /// element is overwritten. An element that no score has read becomes 0.
+  /// may be 0 only if the extent is 1. Elements must not overlap: each stride must exceed the span of all dimensions
+  /// that have smaller strides. Every element is overwritten. An element that no score has read becomes 0.
   StridedTensor gradient;
 };
 
@@ -73,18 +73,19 @@ struct CaptureGradient {
 ///   q, k          row and key, counted from 0 at the beginning of the sequence
 ///   q_len, k_len  number of rows and keys of the sequence
 ///
-/// If s is -inf, the row does not see the key. A row that sees no key gives o = 0 and lse = -inf; with sinks, lse is
-/// the sink. The text is an expression in the syntax of C. It also has floor division (//), a modulo with the divisor's
-/// sign (%), lets, and the functions of docs/custom_scores.md. Subscripts are clamped to the tensor, so no access
-/// leaves it.
+/// If s is -inf, the row does not see the key. A row that sees no key gives o = 0. Its lse is -inf, or the sink if
+/// there are sinks. The text is an expression in the syntax of C. In addition, the language has floor division (//), a
+/// modulo whose result has the sign of the divisor (%), names defined by `let`, and the functions listed in
+/// docs/custom_scores.md. Subscripts are clamped to the extents of the tensor, so no access leaves the tensor.
 ///
 /// The constructor parses and differentiates the text once. The values of captured tensors may change between calls.
-/// with() makes the same function with other tensors. Copies share one immutable state. All functions are thread-safe.
+/// with() returns the same function with other captured tensors. Copies share one immutable state. All functions are
+/// thread-safe.
 class ATTEND_API ScoreFunction {
  public:
   /// @param text      the expression
   /// @param captures  at most kMostCaptures tensors. The constructor does not read their memory.
-  /// @throws Error (kInvalidArgument) naming the column of the text, or the capture, that is not valid.
+  /// @throws Error (kInvalidArgument) naming the invalid capture, or the column of the text that has an error.
   explicit ScoreFunction(std::string_view text, std::vector<ScoreCapture> captures = {});
 
   /// The class can be copied but not moved, because a moved-from ScoreFunction would have no state.

@@ -11,9 +11,9 @@ namespace attend {
 
 /// Element types. Only the `reference` backend supports kF64. kBool (one byte, 0 or 1) is allowed only for masks.
 /// kF8E4M3 and kI8 are allowed only for caches of keys and values (attend/serving.hpp). kI32 and kI64 are allowed only
-/// for tensors of score functions (attend/score_function.hpp). kF8E4M3 is the 8-bit float also called float8_e4m3fn. It
-/// has 4 bits of exponent with a bias of 7, 3 bits of fraction and no infinity. Its NaNs are 0x7f and 0xff, and its
-/// largest number is 448.
+/// for tensors of score functions (attend/score_function.hpp). kF8E4M3 is the 8-bit float that is also called
+/// float8_e4m3fn. Its exponent has 4 bits and a bias of 7. Its fraction has 3 bits. It has no infinity. Its NaNs are
+/// 0x7f and 0xff, and its largest number is 448.
 enum class DType : std::uint8_t { kF32, kF16, kBF16, kF64, kBool, kF8E4M3, kI8, kI32, kI64 };
 
 /// Returns the number of bytes of one element.
@@ -36,8 +36,8 @@ enum class DType : std::uint8_t { kF32, kF16, kBF16, kF64, kBool, kF8E4M3, kI8, 
   return 0;
 }
 
-/// Returns "f32", "f16", "bf16", "f64", "bool", "f8e4m3", "i8", "i32" or "i64". The command line, files and messages
-/// use these names.
+/// Returns "f32", "f16", "bf16", "f64", "bool", "f8e4m3", "i8", "i32" or "i64". The command line, file formats and
+/// error messages use these names.
 [[nodiscard]] constexpr const char* dtype_name(DType dtype) noexcept {
   switch (dtype) {
     case DType::kF32:
@@ -72,7 +72,7 @@ struct Device {
   bool operator==(const Device&) const = default;
 };
 
-/// A CUDA stream (CUstream). It is ignored for tensors on a CPU, because those calls return when the work is done.
+/// A CUDA stream (CUstream). Calls with tensors on a CPU ignore it.
 using Stream = void*;
 
 using Shape = std::array<std::int64_t, 4>;  ///< extents of (batch, heads, seqlen, head_dim)
@@ -82,13 +82,13 @@ using Shape = std::array<std::int64_t, 4>;  ///< extents of (batch, heads, seqle
   return {shape[1] * shape[2] * shape[3], shape[2] * shape[3], shape[3], 1};
 }
 
-/// A view of memory that the caller owns. The caller keeps the memory alive until the call is done with it; on a GPU,
-/// until the stream is. Dimensions are always (batch, heads, seqlen, head_dim). A BSHD buffer is the same view with
-/// other strides. Strides are in elements and >= 0, and the last stride is 1. Inputs may have stride 0 (broadcast);
-/// outputs may not.
+/// A view of memory that the caller owns. The caller must keep the memory alive until the call is done. On a GPU, a
+/// call is done when the stream has finished its work. Dimensions are always (batch, heads, seqlen, head_dim). A BSHD
+/// buffer is the same view with other strides. Strides are in elements and >= 0, and the last stride is 1. Inputs may
+/// have stride 0 (broadcast); outputs may not.
 ///
-/// `Void` is void or const void; callers should use the names Tensor and ConstTensor below. A Tensor converts to a
-/// ConstTensor, but not the reverse.
+/// `Void` is void or const void. Callers should use the names Tensor and ConstTensor, defined below. A Tensor converts
+/// to a ConstTensor, but not the reverse.
 template <class Void>
 struct TensorView {
   Void* data = nullptr;         ///< address of the element whose subscripts are all 0

@@ -1,4 +1,4 @@
-// Version of these headers. attend::version() returns the version of the linked library. C code uses the macros.
+// Version of these headers. attend::version() returns the version of the linked library. The macros are for C code.
 #pragma once
 
 #include "attend/export.hpp"

@@ -14,9 +14,9 @@ namespace attend::cuda {
 /// Arguments of one call. All matrices are dense, on one device, and have the shape (num_matrices, seqlen_q, seqlen_k).
 struct ScaledSoftmax {
   DType dtype = DType::kBF16;  ///< dtype of all matrices, kF16 or kBF16
-  const void* in = nullptr;    ///< forward: scores; backward: the gradient dp
-  const void* p = nullptr;     ///< forward: null; backward: the p that forward has written
-  void* out = nullptr;         ///< forward: p; backward: ds, which may be `in`
+  const void* in = nullptr;    ///< the scores in forward; the gradient dp in backward
+  const void* p = nullptr;     ///< the p that forward has written, used only by backward; null in forward
+  void* out = nullptr;         ///< output: p in forward; ds in backward, which may be `in`
   std::int64_t num_matrices = 1, seqlen_q = 1;
   std::int64_t seqlen_k = 8;  ///< a multiple of 8, at most 16384
   float scale = 1;

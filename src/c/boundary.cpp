@@ -29,7 +29,7 @@ std::int32_t status_of(ErrorCode code) {
 std::int32_t tell(attend_error* error, std::int32_t code, std::string_view message) noexcept {
   if (error == nullptr) return code;
   std::size_t size = std::min(message.size(), sizeof error->message - 1);
-  // Cuts before the first byte of a character; all other bytes of a character are 10xxxxxx.
+  // Cuts the text before the first byte of a UTF-8 character. All other bytes of a character have the form 10xxxxxx.
   if (size < message.size()) {
     while (size > 0 && (static_cast<unsigned char>(message[size]) & 0xc0U) == 0x80U) --size;
   }

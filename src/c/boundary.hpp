@@ -1,6 +1,6 @@
-// Boundary of the C interface. It turns exceptions into status numbers and texts, and structs of any version into those
-// of this library. Every function of attend/attend.h is `return guarded(error, [&] { ... })` around the C++ function of
-// the same name.
+// Boundary of the C interface. It converts exceptions to status numbers and error texts. It also converts structs of
+// any ABI version to the versions that this library uses. Every function of attend/attend.h is `return guarded(error,
+// [&] { ... })` around the C++ function of the same name.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +21,8 @@ using core::refuse;
 /// @return `code`
 std::int32_t tell(attend_error* error, std::int32_t code, std::string_view message) noexcept;
 
-/// For use in a catch block: reports the current exception to the caller, and returns its status number.
+/// Must be called in a catch block. Writes the current exception to the caller's `error`, and returns the status
+/// number.
 std::int32_t tell_exception(attend_error* error) noexcept;
 
 /// Runs the body of a function and catches all exceptions. Returns the status number.
@@ -35,7 +36,7 @@ std::int32_t guarded(attend_error* error, const Body& body) noexcept {
   return tell(error, ATTEND_OK, "");
 }
 
-/// Returns a reference to the place of a result. Throws if `place` is null.
+/// Returns a reference to the caller's output variable. Throws if `place` is null.
 template <class T>
 T& result(const char* name, T* place) {
   if (place == nullptr) refuse("{}: null, allowed an address to write to", name);
@@ -61,7 +62,7 @@ Enum enumerator(const char* name, std::int32_t value, Enum last) {
 
 // The functions below handle structs that begin with struct_size.
 
-/// Size of a struct in the first version of the ABI, which is the minimum for any caller. struct_sizes.hpp states the
+/// Size of a struct in the first version of the ABI. No caller may pass a smaller size. struct_sizes.hpp states the
 /// numbers as literals, so they do not change when a struct grows.
 template <class T>
 inline constexpr std::size_t kFirstSize = 0;
@@ -72,7 +73,8 @@ inline constexpr std::size_t kLargestSize = 4096;
 /// Throws unless the size is between that of the first version and kLargestSize.
 void check_struct_size(const char* name, std::size_t size, std::size_t first);
 
-/// Throws if a newer caller has set a byte beyond the `known` bytes of this library's struct.
+/// Throws if a newer caller has set a nonzero byte after the first `known` bytes. This library's version of the struct
+/// has only `known` bytes.
 void check_unknown_bytes(const char* name, const void* given, std::size_t size, std::size_t known);
 
 /// Returns the caller's struct as this library's version of the struct. Fields that an older caller does not have are
@@ -91,8 +93,8 @@ T read_struct(const char* name, const T* given) {
   return known;
 }
 
-/// Fills in a struct of `size` bytes. Fields that both the caller and this library have are copied from `values`. Other
-/// fields become 0.
+/// Fills in the caller's struct of `size` bytes. Fields that exist in both versions of the struct are copied from
+/// `values`. Other fields become 0.
 template <class T>
 void fill_struct(T* given, std::size_t size, T values) noexcept {
   if (given == nullptr || size < sizeof(std::size_t)) return;

@@ -1,4 +1,4 @@
-// Formats values as JSON. It covers only what explanations need.
+// Formats values as JSON. Supports only the types that explanations contain.
 #pragma once
 
 #include <fmt/format.h>
@@ -51,7 +51,7 @@ template <class T>
   return text + "]";
 }
 
-/// A JSON object that is built by adding fields one after another.
+/// A JSON object to which the caller adds one field after another.
 class JsonObject {
  public:
   template <class T>

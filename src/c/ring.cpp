@@ -43,8 +43,8 @@ const RingContext& context_of(const attend_ring* given) {
   return given->context;
 }
 
-/// Calls read(), which reads the structs of a call. If they are invalid, reports this to the other ranks, which wait to
-/// compare arguments.
+/// Calls read(), which reads the structs of a call. If the structs are invalid, reports this to the other ranks.
+/// Otherwise those ranks would wait for the arguments of this rank.
 template <class Read>
 auto read_on_all_ranks(const RingContext& context, const Read& read) {
   try {
@@ -75,7 +75,8 @@ void backward_on_ring(const attend_ring* ring, const attend_backward_call* given
 }
 
 void make_threads(std::int32_t num_ranks, std::int64_t timeout_ms, attend_ring** ranks) {
-  constexpr std::int64_t kLongest = std::numeric_limits<std::int32_t>::max();  // in milliseconds; about 24 days
+  // Upper limit in milliseconds, about 24 days.
+  constexpr std::int64_t kLongest = std::numeric_limits<std::int32_t>::max();
   if (timeout_ms < 0 || timeout_ms > kLongest) refuse("timeout_ms: {}, allowed 0 to {}", timeout_ms, kLongest);
   result("ranks", ranks);
   std::vector<std::unique_ptr<attend_ring>> made;

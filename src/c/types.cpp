@@ -7,7 +7,7 @@
 namespace attend::c {
 namespace {
 
-/// Returns the product of two sizes, or 2^62 if it overflows. Calls refuse tensors of that size.
+/// Returns the product of two sizes, or 2^62 if it overflows. Every call refuses a tensor of 2^62 or more bytes.
 std::int64_t product(std::int64_t a, std::int64_t b) {
   constexpr std::int64_t kFar = std::int64_t{1} << 62;
   std::int64_t result = 0;

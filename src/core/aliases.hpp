@@ -1,4 +1,5 @@
-// Names that users of other projects know for our backends. docs/names.md maps the programs of those projects to ours.
+// Aliases: the names that other projects use for algorithms like those of our backends. docs/names.md maps the programs
+// of those projects to ours.
 #pragma once
 
 #include <span>

@@ -27,7 +27,8 @@ void check_sequence(const AppendProblem& p, std::int64_t s, std::int64_t length)
   }
 }
 
-/// Checks that the place of new row i exists, or that its slot is negative, which means that the row is skipped.
+/// Checks that the destination of new row i exists. If the row's slot is negative, there is nothing to check, because
+/// the call skips the row.
 void check_place(const AppendProblem& p, const CachedSequence& in_cache, std::int64_t s, std::int64_t i) {
   if (p.destination(in_cache, s, i).block >= 0) return;
   if (p.slot_mapping != nullptr) {

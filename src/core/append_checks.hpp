@@ -6,8 +6,8 @@
 
 namespace attend::core {
 
-/// Checks that every query row has a new row. With `positions` this is required, because a query row uses the position
-/// of its new row. Throws Error naming the first sequence in which a query row has none.
+/// Checks that every query row has a new row. This is required if `positions` is given, because a query row uses the
+/// position of its new row. Throws Error naming the first sequence in which a query row has no new row.
 void check_query_rows(const AppendProblem& p);
 
 /// Checks that run only with ATTEND_CHECK=1. They detect lengths, pages, slots and positions that do not exist, and two
@@ -18,8 +18,8 @@ void check_append_entries(const AppendProblem& p);
 /// that differs.
 void check_one_cache(const AppendCall& append, const DecodeCall& decode);
 
-/// Checks that neither call writes memory that the other one reads. The cache is exempt. Throws Error naming the
-/// argument.
+/// Checks that neither call writes memory that the other one reads. The check ignores the cache. Throws Error naming
+/// the argument.
 void check_outputs_apart(const DecodeProblem& decode, const AppendProblem& append);
 
 }  // namespace attend::core

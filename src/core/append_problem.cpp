@@ -38,7 +38,7 @@ Tensor checked_numbers(const char* name, const ConstTensor& passed, Device devic
   return t;
 }
 
-/// Checks that the optional tensors `name` and `with` are given both or neither.
+/// Checks that the optional tensors `name` and `with` are either both given or both absent.
 void check_pair(const char* name, bool is_given, const char* with, bool with_is_given) {
   if (is_given && !with_is_given) refuse("{}: given without {}, allowed with it only", name, with);
   if (with_is_given && !is_given) refuse("{}: given without {}, allowed with it only", with, name);
@@ -64,15 +64,16 @@ void resolve_caches(AppendProblem& p, const AppendCall& call) {
               "(first three dimensions of k_cache, head_dim_v of v)");
 }
 
-/// Names of the arguments that describe the rows of one tensor: the tensor, its offsets and its longest sequence.
+/// Names of the three arguments that describe the rows of one tensor: the tensor, the offsets of its sequences, and the
+/// length of the longest sequence.
 struct RowArguments {
   const char* tensor;
   const char* offsets;
   const char* most;
 };
 
-/// Completes the description of the rows of `t`. With offsets they are packed, and each sequence has at most
-/// rows.seqlen rows. Otherwise the tensor is dense.
+/// Completes `rows`, the description of the rows of `t`. With offsets, rows are packed, and each sequence has at most
+/// rows.seqlen rows. Without offsets, `t` is dense.
 SequenceRows resolved_rows(const RowArguments& name, const Tensor& t, SequenceRows rows) {
   if (rows.offsets == nullptr) {
     if (rows.seqlen != 0) refuse("{}: {} without {}, allowed with it only", name.most, rows.seqlen, name.offsets);
@@ -106,7 +107,7 @@ void resolve_new_rows(AppendProblem& p, const AppendCall& call) {
                              {call.cu_seqlens_new, packed ? call.num_sequences : p.k.shape[0], call.max_seqlen_new});
   p.slot_mapping = call.slot_mapping;
   p.positions = call.positions;
-  // With slots, the cache index is used only for lengths.
+  // If the call has slots, only the lengths of the cache index are used.
   const bool by_slot = p.slot_mapping != nullptr;
   static_cast<CacheLayout&>(p) = make_cache_layout(call.cache, p.k_cache, by_slot ? 0 : p.num_sequences());
   resolve_descales(p, p.k_cache, p.v_cache ? &*p.v_cache : nullptr, p.num_sequences(), kOwner);
@@ -230,7 +231,8 @@ void check_apart(const NamedTensor& out, const NamedTensor& other) {
   refuse("{}: shares memory with {}, allowed a separate buffer", out.name, other.name);
 }
 
-/// Checks that no argument is read whose memory is written. q_out may be q, and the caches may overlap each other.
+/// Checks that no output shares memory with an input. Two exceptions are allowed: q_out may be q, and the caches may
+/// overlap each other.
 void check_written(const AppendProblem& p) {
   TensorList inputs, caches;
   inputs.add("k", p.k);

@@ -22,7 +22,7 @@ namespace attend::core {
 struct SequenceRows {
   const std::int32_t* offsets = nullptr;
   std::int64_t num_sequences = 0;
-  std::int64_t seqlen = 0;  ///< rows of each sequence; with offsets, an upper bound
+  std::int64_t seqlen = 0;  ///< number of rows of each sequence, or an upper bound if there are offsets
 
   // The functions below require that offsets are in host memory.
 
@@ -60,7 +60,8 @@ struct AppendProblem : CacheLayout {
 
   // The functions below require that the arrays are in host memory.
 
-  /// Returns the state of a sequence in the cache. With slots, cache_row is not set, because it is not needed.
+  /// Returns the state of a sequence in the cache. If the call has slots, cache_row stays unset, because a slot
+  /// determines the destination without it.
   [[nodiscard]] CachedSequence sequence(std::int64_t s) const {
     if (slot_mapping == nullptr) return cached(s);
     const std::int64_t length = cache.seqlens_k != nullptr ? cache.seqlens_k[s] : 0;
@@ -84,7 +85,8 @@ struct AppendProblem : CacheLayout {
     return (rotary && rotary->seqlens != nullptr ? rotary->seqlens[s] : in_cache.length) + i;
   }
 
-  /// Returns the new row whose position query row i of a sequence uses. Without `positions` the new row need not exist.
+  /// Returns the new row whose position query row i of a sequence uses. If `positions` is not given, the new row need
+  /// not exist.
   [[nodiscard]] std::int64_t new_row_of_query(std::int64_t s, std::int64_t i) const {
     switch (query_positions) {
       case QueryPositions::kLast:
@@ -100,8 +102,8 @@ struct AppendProblem : CacheLayout {
 
 /// Checks the arguments of attend::append and resolves the defaults. Throws Error naming the first invalid argument.
 /// For tensors on a CPU, also checks the offsets. With ATTEND_CHECK=1, checks the contents of the other arrays too. The
-/// argument `decode` is set if a decode call follows the append. Then the query rows are those of `decode`, and the
-/// caller must set q_out to a dense tensor. If append does not change q, the problem has no q.
+/// argument `decode` is set if a decode call follows the append. In this situation the query rows are those of
+/// `decode`, and the caller must set q_out to a dense tensor. If append does not change q, the problem has no q.
 [[nodiscard]] AppendProblem make_append_problem(const AppendCall& call, const DecodeCall* decode = nullptr);
 
 }  // namespace attend::core

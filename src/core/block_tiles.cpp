@@ -6,7 +6,7 @@
 namespace attend::core {
 namespace {
 
-/// If the mask is a window, merges it into the window of the call and returns true. Returns false if that is
+/// If the mask is a window, restricts the window of the call to that window and returns true. Returns false if that is
 /// impossible.
 bool takes_window(Problem& p, const BlockTiles& tiles) {
   if (!tiles.band) return false;

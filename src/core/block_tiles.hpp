@@ -25,7 +25,8 @@ using TilePattern = std::array<std::uint64_t, kMaskTile>;
 using attend::kAllSeen;
 using attend::kNoneSeen;
 
-/// Neighbouring key tiles in a row of tiles. They are any number of fully visible tiles, or one tile with a pattern.
+/// A run of neighbouring key tiles in a row of tiles. It consists of any number of fully visible tiles, or of one tile
+/// with a pattern.
 struct SeenTiles {
   std::int32_t begin, end;  ///< range [begin, end) of key tiles
   std::int32_t pattern;     ///< index into BlockTiles::patterns, or kAllSeen
@@ -40,16 +41,18 @@ struct BlockBand {
 struct BlockTiles {
   std::int64_t batch = 1;      ///< 1 if all sequences have the same mask
   std::int64_t num_heads = 1;  ///< 1 if all query heads have the same mask
-  /// True if the mask function uses the batch index b or the head index h. Then a 1 above is an exact size.
+  /// True if the mask function uses the batch index b or the head index h. In that situation, a 1 in the fields above
+  /// does not mean that all sequences or heads share the mask. It means that the call must have exactly one.
   bool asks_for_batch = false, asks_for_head = false;
   std::int64_t seqlen_q = 0, seqlen_k = 0;
   /// For each row of tiles, the index of its first entry in `seen`. The last element is the end of the last row.
   std::vector<std::int64_t> row_begin = {};
-  std::vector<SeenTiles> seen = {};           ///< entries of all rows of tiles; within a row they are sorted by key
-  std::vector<TilePattern> patterns = {};     ///< all patterns are different, and none is empty or full
-  std::vector<std::uint64_t> rows_seen = {};  ///< for each pattern, a word whose bit r is 1 if row r sees a key
-  double num_pairs = 0;                       ///< number of visible pairs
-  std::optional<BlockBand> band = {};         ///< set if the mask equals this window
+  std::vector<SeenTiles> seen = {};        ///< entries of all rows of tiles; within a row they are sorted by key
+  std::vector<TilePattern> patterns = {};  ///< all patterns are different, and none is empty or full
+  /// For each pattern, a word whose bit r is 1 if row r sees any key of the tile.
+  std::vector<std::uint64_t> rows_seen = {};
+  double num_pairs = 0;                ///< number of visible pairs
+  std::optional<BlockBand> band = {};  ///< set if the mask equals this window
   /// Copies in GPU memory that are freed with this object. See cuda/launch/block_mask_lists.cpp.
   mutable std::shared_ptr<void> on_devices = {};
   mutable std::shared_ptr<void> maps_on_devices = {};  ///< copies that cuda/launch/block_map.cpp makes

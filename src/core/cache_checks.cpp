@@ -9,7 +9,7 @@
 namespace attend::core {
 namespace {
 
-/// Checks the pages that hold keys that a row of the sequence may see.
+/// Checks the numbers of all pages with keys that a row of the sequence may see.
 void check_pages(const DecodeProblem& p, const DecodeSequence& s) {
   if (s.seqlen_q == 0 || s.seqlen_k == 0) return;
   const PageTable& table = *p.cache.page_table;

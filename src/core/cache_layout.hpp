@@ -13,23 +13,25 @@ namespace attend::core {
 /// State of a sequence in a cache.
 struct CachedSequence {
   std::int64_t cache_row;  ///< row of a contiguous cache, or row of the page table
-  std::int64_t length;     ///< length, clamped to the capacity; 0 for a dead sequence
+  std::int64_t length;     ///< number of keys, clamped to the capacity; 0 for a dead sequence
   bool dead;               ///< true if the sequence is not computed (see CacheIndex)
 };
 
 /// Location of a row in k_cache and v_cache.
 struct CachePlace {
-  std::int64_t block;  ///< index into the first dimension; -1 if the place does not exist
+  std::int64_t block;  ///< index into the first dimension of the cache; -1 if the row does not exist
   std::int64_t row;
 };
 
 /// Scale factors of an 8-bit cache. An element represents the number element * factor.
 struct Descale {
   const float* data = nullptr;  ///< null if all factors are 1
-  bool is_per_row = false;      ///< true if each row of the cache has a factor; false if each sequence has one
+  /// True if each row of the cache has a separate factor; false if all rows of a sequence and head share one.
+  bool is_per_row = false;
   std::int64_t batch_stride = 0;
   std::int64_t head_stride = 0;
-  std::int64_t row_stride = 0;  ///< distance between the factors of neighbouring rows of a page; 0 unless is_per_row
+  /// Distance in elements between the factors of neighbouring rows of a page; 0 unless is_per_row.
+  std::int64_t row_stride = 0;
 
   // The function below requires that `data` is in host memory.
 
@@ -40,9 +42,10 @@ struct Descale {
   }
 };
 
-/// Returns the number by which elements are multiplied: the factor, or NaN if the factor is infinite. With an infinite
-/// factor, an element of 0 gives NaN, and so do elements of both signs. The kernels multiply a finished dot product by
-/// the factor, which would not produce that NaN.
+/// Returns the number by which elements are multiplied: the factor, or NaN if the factor is infinite. If the factor of
+/// a row is infinite, the true dot product is NaN if an element is 0, or if two products have opposite signs. Kernels
+/// multiply the finished dot product by the factor. With an infinite factor this would give an infinity, so the factor
+/// is replaced by NaN.
 [[nodiscard]] inline float multiplier(float factor) {
   return std::isinf(factor) ? std::numeric_limits<float>::quiet_NaN() : factor;
 }

@@ -35,8 +35,8 @@ Tensor with_rising_strides(Tensor t) {
   return t;
 }
 
-/// Returns whether a byte offset could exceed int64. Elements are counted as 8 bytes, because the sums of gradients are
-/// an array of float64.
+/// Returns whether a byte offset could exceed int64. The check assumes elements of 8 bytes, because gradients are
+/// summed in an array of float64.
 bool is_too_large(const Tensor& t) {
   constexpr double kMostBytes = 0x1p62;
   double elements = 1, reach = 0;
@@ -47,15 +47,15 @@ bool is_too_large(const Tensor& t) {
   return std::max(elements, reach) * sizeof(double) >= kMostBytes;
 }
 
-/// Returns true only if no two elements share an address. This holds if each stride exceeds the span of all dimensions
-/// with smaller strides.
+/// Returns true only if no two elements share an address. The function tests a sufficient condition: each stride
+/// exceeds the span of all dimensions with smaller strides.
 bool has_elements_apart(const Tensor& t) {
   std::vector<std::pair<std::int64_t, std::int64_t>> strides_and_extents;
   for (std::size_t d = 0; d < t.shape.size(); ++d) {
     if (t.shape[d] > 1) strides_and_extents.emplace_back(t.stride[d], t.shape[d]);
   }
   std::sort(strides_and_extents.begin(), strides_and_extents.end());
-  std::int64_t last = 0;  // offset of the last element, counting only the dimensions visited so far
+  std::int64_t last = 0;  // offset of the last element if only the dimensions visited so far existed
   for (const auto& [stride, extent] : strides_and_extents) {
     if (stride <= last) return false;
     last += stride * (extent - 1);
@@ -96,7 +96,7 @@ Tensor checked_gradient(const CustomScore& score, std::size_t capture, const Str
 }
 
 /// Checks that a gradient shares no element with another tensor and that its elements do not overlap. The gradients are
-/// written completely, one after another, so a later one would overwrite an earlier one.
+/// written one after another, so a gradient that overlaps an earlier one would overwrite it.
 void check_apart(const NamedTensor& gradient, std::span<const NamedTensor> others) {
   if (!has_elements_apart(*gradient.tensor)) {
     refuse("{}: strides with which elements share memory, allowed strides without overlap", gradient.name);
@@ -107,9 +107,9 @@ void check_apart(const NamedTensor& gradient, std::span<const NamedTensor> other
   }
 }
 
-/// Returns whether the option alibi_slopes can replace the function in this problem. The replacement is used only on
-/// GPUs, where it is faster and every kernel supports both. It requires that all these kernels support the other
-/// options of the problem.
+/// Returns whether the option alibi_slopes can replace the function in this problem. Only GPUs use the replacement.
+/// There the option is faster than the function, and every kernel supports both. The kernels must also support the
+/// other options of the problem together with alibi_slopes.
 bool is_alibi(const Problem& p, const CustomScore& score) {
   if (score.alibi == AlibiForm::kNone || p.q.device.type != DeviceType::kCUDA) return false;
   const bool is_causal = p.window_right == 0, is_open = p.window_left < 0 && p.window_right < 0;
@@ -147,7 +147,8 @@ void resolve_score_function(Problem& p, const Params& params, bool is_whole, boo
   for (std::size_t n = 0; n < score.captured.size(); ++n) {
     check_device(fmt::format("score: capture '{}'", score.names[n]), score.captured[n].device, p.q.device);
   }
-  // Options apply before the function. The option can replace the function only if no other option changes scores.
+  // Options are applied before the function, so alibi_slopes can replace the function only if no other option changes
+  // scores.
   const bool is_alone = !p.bias && !p.alibi_slopes && !p.transforms_scores() && score.captured.empty();
   if (score.softcap != 0 && is_alone) {
     p.transform_cap = score.softcap;

@@ -1,4 +1,5 @@
-// A custom score function as a problem holds it: source text and captured tensors (tensors that the function reads).
+// A custom score function in the form that a problem stores: source text and captured tensors. The function reads the
+// captured tensors.
 #pragma once
 
 #include <array>
@@ -15,18 +16,19 @@ struct ScoreProgram;
 
 namespace attend::core {
 
-/// Ways in which a function can be equivalent to the option alibi_slopes. They require that q and k have equal lengths.
+/// Two formulas of functions that are equivalent to the option alibi_slopes if q and k have equal lengths.
 enum class AlibiForm : std::uint8_t {
-  kNone,        ///< any other function
-  kDistance,    ///< score - slope[h] |q - k|
-  kKeysBefore,  ///< score - slope[h] (q - k); equals the option if no row sees a key after its own position
+  kNone,      ///< any other function
+  kDistance,  ///< score - slope[h] |q - k|
+  /// Score - slope[h] (q - k); equivalent to the option only if no row sees a key after the row's own position.
+  kKeysBefore,
 };
 
-/// The function is applied after the options of kernels/attention/score_mods.cuh and before masks. CPU backends run its
-/// program; GPU backends compile its source.
+/// The function is applied after the options of kernels/attention/score_mods.cuh and before masks. CPU backends run the
+/// function's program, and GPU backends compile its source.
 struct CustomScore {
-  /// Two structs that expr::print_struct has printed. ScoreValueCode computes the value. ScoreFunctionCode computes the
-  /// value and its derivative with respect to the score.
+  /// Source text of two structs, made by expr::print_struct(). ScoreValueCode computes the value. ScoreFunctionCode
+  /// computes the value and its derivative with respect to the score.
   std::string source;
   /// Source text of the gradients of captures (score/gradients_text.hpp). Empty if the value depends on no capture of
   /// floats.
@@ -35,19 +37,19 @@ struct CustomScore {
   std::string held = {};
   /// Digest of the source texts. Problems with equal digests use the same kernels.
   std::array<std::int32_t, 4> digest = {};
-  /// Effects that the function has on a score. They determine the choice of tiles and kernels.
+  /// Properties of the function, which determine the choice of tiles and kernels.
   ScoreModTraits traits = {};
-  /// True if a constant or an element of a capture may make all values of a row very large or very low. If values are
-  /// large, the rounding of lse affects results (kernels/attention/coarse_lse.cuh). If they are very low, as in masks,
-  /// products with log2(e) become infinite.
+  /// True if a constant or an element of a capture may make all values of a row very large or very low. For large
+  /// values, the rounding of lse affects results (kernels/attention/coarse_lse.cuh). Very low values, which masks use,
+  /// become infinite when they are multiplied by log2(e).
   bool may_be_huge = false;
   /// If nonzero, the function equals the option softcap with this value.
   double softcap = 0;
   /// If not kNone, the function equals the option alibi_slopes with the function's single capture as slopes.
   AlibiForm alibi = AlibiForm::kNone;
-  /// Tensors that the source reads. There are at most kMostCaptured, on the device of q. The keys of compiled kernels
-  /// do not contain their values or addresses. Dimension n of a tensor corresponds to subscript n; further dimensions
-  /// have extent 1. All strides are allowed, including any last stride.
+  /// Tensors that the source reads. There are at most kMostCaptured, on the device of q. Kernels are compiled
+  /// independently of the values and addresses of these tensors. Dimension n of a tensor corresponds to subscript n;
+  /// further dimensions have extent 1. All strides are allowed, including any last stride.
   std::vector<Tensor> captured = {};
   static constexpr std::size_t kMostCaptured = attend::kMostCaptured;
   /// The function's program, whose captures are those of `captured`. Null if only the source is available.
@@ -58,7 +60,7 @@ struct CustomScore {
   std::vector<std::size_t> ranks = {};
 };
 
-/// Properties of a capture's memory layout on which generated code depends.
+/// Properties of a capture's memory layout that change the generated code.
 struct CaptureForm {
   bool is_near = false;  ///< if true, all elements are within 2^31 elements of the first one
   bool is_unit = false;  ///< if true, the last stride is 1

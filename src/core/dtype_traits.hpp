@@ -1,5 +1,5 @@
-// Properties of each element type other than name and size. All other code reads them here. docs/code_map.md describes
-// how to add a type.
+// Properties of each element type other than name and size. All other code reads these properties from this table.
+// docs/code_map.md describes how to add a type.
 #pragma once
 
 #include <array>
@@ -19,7 +19,7 @@ struct DTypeTraits {
   /// True if caches of keys and values may have the type, with the scale factors CacheIndex::k_descale.
   bool is_quantized = false;
   bool is_integer = false;   ///< true if score functions may read captures of the type as integers
-  double unit_roundoff = 0;  ///< half the distance between neighbouring numbers, divided by their magnitude
+  double unit_roundoff = 0;  ///< largest relative error of rounding a number to the type
   double smallest_normal = 0;
   std::optional<ElementType> element = {};  ///< the corresponding type in kernels; unset if no kernel supports it
 };
@@ -73,8 +73,8 @@ struct DTypeTraits {
   return is_float(dtype) && dtype_bytes(dtype) < dtype_bytes(DType::kF32);
 }
 
-/// Returns whether the SIMD loops of src/cpu support the type. Those loops treat every type without its own code as
-/// float32, so a new type must be listed here.
+/// Returns whether the SIMD loops of src/cpu support the type. Those loops treat a type for which they have no special
+/// code as float32. A new type must therefore be added to this list.
 [[nodiscard]] constexpr bool has_simd_loops(DType dtype) {
   switch (dtype) {
     case DType::kF32:
@@ -115,7 +115,7 @@ inline constexpr auto kDTypes = [] {
   return std::nullopt;
 }
 
-// Checks that DTypeTraits and ElementType agree about the types of kernels, and that every type has a type code.
+// Checks that DTypeTraits and ElementType describe the same kernel types, and that every type has a type code.
 static_assert([] {
   for (const DType dtype : kDTypes) {  // NOLINT(readability-use-anyofallof): one refusal a line
     if (dtype_traits(dtype).npy == nullptr) return false;

@@ -10,7 +10,7 @@ float to_float(E4M3 x) {
   const std::uint32_t sign = static_cast<std::uint32_t>(x.bits & 0x80u) << 24;
   const std::uint32_t magnitude = x.bits & 0x7fu;
   if (magnitude == kE4M3Nan) return std::bit_cast<float>(sign | 0x7fc00000u);
-  if (magnitude < 8) {  // zero or subnormal: fraction * 2^-9
+  if (magnitude < 8) {  // zero or a subnormal number, whose value is fraction * 2^-9
     return std::bit_cast<float>(std::bit_cast<std::uint32_t>(static_cast<float>(magnitude) * 0x1p-9f) | sign);
   }
   return std::bit_cast<float>(sign | ((magnitude << 20) + ((127u - 7u) << 23)));

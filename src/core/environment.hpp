@@ -1,5 +1,6 @@
-// Reads environment variables; no other code does. A variable that is unset or empty has no effect. A value that is not
-// allowed causes an exception, whose one-line text contains the variable's name, the value and the allowed values.
+// Reads environment variables. All other code reads them by these functions. A variable that is unset or empty has no
+// effect. If a value is not allowed, the functions throw. The error is one line with the variable's name, the value and
+// the allowed values.
 //
 // A variable is read in the first call that needs it. It is never read while the library is loaded, because no caller
 // could then catch the exception. docs/operations.md lists every variable.

@@ -1,6 +1,6 @@
-// Compiles the code of fmt once. If fmt were header-only, every file that formats a message would take about 3 s longer
-// to compile; libfmt.so would be another dependency. cmake/AttendFmt.cmake gives this copy a separate namespace, so
-// that it cannot conflict with a user's fmt.
+// Compiles the code of fmt once. If fmt were used as a header-only library, every file that formats a message would
+// take about 3 s longer to compile. If the shared library libfmt.so were used, attend would have another dependency.
+// cmake/AttendFmt.cmake gives this copy a separate namespace, so that it cannot conflict with a user's fmt.
 #include <fmt/format-inl.h>
 
 FMT_BEGIN_NAMESPACE

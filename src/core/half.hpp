@@ -1,6 +1,6 @@
 // Scalar conversions between float and the 16-bit types, by bit operations. They need no compiler extension, and the
-// results are the same on every platform. Conversions round to nearest, ties to even. NaN stays NaN, and overflow gives
-// infinity.
+// results are the same on every platform. Conversions round to nearest, ties to even. NaN is converted to NaN. A value
+// out of range is converted to infinity.
 #pragma once
 
 #include <bit>
@@ -25,7 +25,7 @@ struct BFloat16 {
   const std::uint32_t sign = static_cast<std::uint32_t>(x.bits & 0x8000u) << 16;
   const std::uint32_t exponent = (x.bits >> 10) & 0x1fu;
   const std::uint32_t fraction = x.bits & 0x3ffu;
-  if (exponent == 0) {  // zero or subnormal: fraction * 2^-24
+  if (exponent == 0) {  // zero or a subnormal number, whose value is fraction * 2^-24
     const float magnitude = static_cast<float>(fraction) * 0x1p-24f;
     return std::bit_cast<float>(std::bit_cast<std::uint32_t>(magnitude) | sign);
   }

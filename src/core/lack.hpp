@@ -1,5 +1,5 @@
-// A lack: the reason why a backend cannot run a problem, stored as data. "auto" queries every backend in every call, so
-// the text is made only when it is shown.
+// A Lack is the reason why a backend cannot run a problem. It is stored as data, and the text is made only when it is
+// shown, because "auto" queries every backend in every call.
 #pragma once
 
 #include <cstdint>
@@ -29,8 +29,8 @@ struct Range {
   std::int64_t first, last;
 };
 
-/// A number, a set or a text in the message. It may also be a function that makes the text from the problem. For a
-/// Tensor, the text contains its address and strides.
+/// A value that the message shows: a number, a set or a text. It may also be a function that makes the text from the
+/// problem. For a Tensor, the message shows the address and the strides.
 using LackText = std::variant<const char*, std::int64_t, double, DTypes, Range, std::span<const int>, const Tensor*,
                               std::string (*)(const Problem&)>;
 

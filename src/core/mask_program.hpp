@@ -1,4 +1,4 @@
-// A mask function as GPUs need it: source text and captured tensors.
+// A mask function in the form that GPUs need: source text and captured tensors.
 #pragma once
 
 #include <string>
@@ -13,15 +13,15 @@ namespace attend::core {
 struct MaskCapture {
   Tensor tensor;
   std::size_t rank = 0;  ///< number of subscripts that the function uses
-  /// True if bounds of consecutive elements help to classify tiles, because only the last subscript varies within a
-  /// tile.
+  /// True if only the last subscript varies within a tile. The minimum and maximum of consecutive elements then help to
+  /// classify tiles.
   bool has_bounds = false;
   std::string name = {};  ///< the caller's name of the capture
 };
 
 struct MaskProgram {
   /// Two structs. MaskValueCode computes the value (expr::print_struct). MaskBoundsCode computes bounds of the value in
-  /// a tile (expr::print_bounds_struct). The text is generated and contains nothing that the caller wrote.
+  /// a tile (expr::print_bounds_struct). The library generates the text. It contains no text of the caller.
   std::string source;
   std::vector<MaskCapture> captures = {};  ///< at most kMostCaptured
 };

@@ -26,8 +26,8 @@ void check_lse(const char* name, const Tensor& lse, const Tensor& o) {
   check_shape(name, lse, {o.shape[0], o.shape[1], o.shape[2], 1}, "(batch, num_heads_q and seqlen_q of o, 1)");
 }
 
-/// Checks that `out` overlaps no input. It may also be the same view as the input `own`, which is then overwritten
-/// element by element.
+/// Checks that `out` overlaps no input, with one exception: `out` may be the same view as the input `own`. Each element
+/// of `own` is then replaced by the result.
 void check_output(const NamedTensor& out, const NamedTensor& own, const NamedTensor& other) {
   if (!is_same_view(*out.tensor, *own.tensor) && may_share_bytes(*out.tensor, *own.tensor)) {
     refuse("{}: shares memory with {}, allowed a separate buffer, or exactly that one", out.name, own.name);

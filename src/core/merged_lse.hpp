@@ -12,8 +12,8 @@
 
 namespace attend::core {
 
-/// The merged lse, and the weight of each result, a and b. A result with lse = -inf saw no key and has weight 0. If
-/// neither saw a key, lse = -inf and both weights are 0. If one lse is NaN, all three numbers are NaN.
+/// The merged lse, and the weights of the two results. In a result with lse = -inf the row saw no key, so the weight is
+/// 0. If neither saw a key, lse = -inf and both weights are 0. If one lse is NaN, all three numbers are NaN.
 struct MergedLse {
   double lse;
   double weight_a;

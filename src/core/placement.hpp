@@ -11,12 +11,13 @@ namespace attend::core {
 /// Position of a part. Its row i is row `row_begin + step * i` of the larger problem, and its key j is key `key_begin +
 /// step * j`.
 struct Placement {
-  std::int64_t sequence_begin = 0;  ///< number in the larger problem of the part's first sequence
+  std::int64_t sequence_begin = 0;  ///< number of the part's first sequence, counted in the larger problem
   std::int64_t row_begin = 0;
   std::int64_t key_begin = 0;
-  /// At least 1; rows and keys have the same step, so that the edge of a mask remains a diagonal.
+  /// Distance between neighbouring rows, and between neighbouring keys, in the larger problem. At least 1. Rows and
+  /// keys have the same step, so that the edge of a causal or window mask remains a diagonal in the part.
   std::int64_t step = 1;
-  std::int64_t whole_seqlen_q = 0;  ///< length of the sequence in the larger problem
+  std::int64_t whole_seqlen_q = 0;  ///< number of rows of the sequence in the larger problem
   std::int64_t whole_seqlen_k = 0;
 
   /// Returns the signed distance, in the larger problem, from key j to the diagonal of row i. `i` and `j` are indices
@@ -25,9 +26,10 @@ struct Placement {
     return row_begin - key_begin + whole_seqlen_k - whole_seqlen_q + step * (i - j);
   }
 
-  /// Returns the larger problem's window as a mask for the part. The mask moves the diagonal by changing seqlen_q. Use
-  /// the result only to find the keys of a row, or the rows of a key without clipping to seqlen_q. Parts are made so
-  /// that every row sees a key and every key is seen, as backends assume.
+  /// Returns the larger problem's window as a mask for the part. The mask moves the diagonal by changing seqlen_q, so
+  /// its seqlen_q is not the part's number of rows. The result may be used to find the keys of a row. It may also be
+  /// used to find the rows of a key, but that range may contain rows that do not exist. The ring makes only parts in
+  /// which every row sees a key and every key is seen, because backends assume this.
   [[nodiscard]] WindowMask window(std::int64_t seqlen_k, std::int64_t window_left, std::int64_t window_right) const {
     // Row i of the part sees the part's keys i + lowest to i + highest.
     const std::int64_t lowest = -floor_div(window_left - distance(0, 0), step);
@@ -38,7 +40,7 @@ struct Placement {
     if (window_left < 0 && window_right < 0) return shifted(0, kOpenWindow, kOpenWindow);
     if (window_left < 0) return shifted(highest, kOpenWindow, 0);
     if (window_right < 0) return shifted(lowest, 0, kOpenWindow);
-    // If the band is narrow and lies between two steps, no row sees a key.
+    // If the window is so narrow that it lies between two neighbouring keys of the part, no row sees a key.
     if (highest < lowest) return shifted(kFar, 0, 0);
     return shifted(highest, highest - lowest, 0);
   }

@@ -1,4 +1,4 @@
-// Formats a text of the caller for messages, which always have one line.
+// Formats a text of the caller so that it fits into an error message of one line.
 #pragma once
 
 #include <string>

@@ -12,7 +12,7 @@
 namespace attend::core {
 namespace {
 
-/// A list of tensors and their names. It allocates no memory, because every call makes several lists.
+/// A list of tensors and their names. The list allocates no memory, because every call makes several such lists.
 class TensorList {
  public:
   TensorList(std::initializer_list<NamedTensor> tensors) {
@@ -54,8 +54,8 @@ void check_offsets(const char* name, const std::int32_t* offsets, std::int64_t c
     refuse("{}: last entry {}, allowed the total number of tokens {}", name, offsets[count], total);
 }
 
-/// Checks the length of the longest sequence against the number of tokens. Does not read offsets, because they may be
-/// on a GPU.
+/// Checks that the length of the longest sequence is possible for the number of tokens. Does not read the offsets,
+/// because they may be in GPU memory.
 void check_longest(const char* name, std::int64_t longest, std::int64_t count, std::int64_t total) {
   if (longest < 0 || longest > kMaxLength) refuse("{}: {}, allowed 0 to {}", name, longest, kMaxLength);
   if (longest * count < total) {  // the product is below 2^62, because each factor is below 2^31
@@ -151,8 +151,8 @@ void check_and_resolve(Problem& p, const Params& params, const WholeLengths* who
   resolve_score_function(p, params, whole == nullptr, wants_gradients);
 }
 
-/// Checks and sets the gradients of option tensors. A gradient has the shape of the tensor that was passed, not its
-/// expanded shape.
+/// Checks and sets the gradients of option tensors. The shape of a gradient is the shape of the tensor as the caller
+/// passed it, before broadcast dimensions are expanded.
 void resolve_score_gradients(Problem& p, const BackwardCall& call) {
   for (const ScoreTensor& row : kScoreTensors) {
     if (row.gradient == nullptr || !(call.*row.passed_gradient)) continue;

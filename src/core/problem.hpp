@@ -35,8 +35,8 @@ struct Sequence {
   [[nodiscard]] KeySource keys() const { return {static_cast<std::uint32_t>(batch), k_begin, seqlen_k}; }
 };
 
-/// The rows of one head of one sequence: (rows, cols) elements. Rows are `row_stride` elements apart, and columns are
-/// contiguous.
+/// The rows of one head of one sequence, as a matrix of (rows, cols) elements. Rows are `row_stride` elements apart,
+/// and columns are contiguous.
 struct Matrix {
   void* data;
   DType dtype;
@@ -51,7 +51,7 @@ struct Matrix {
   return {const_cast<void*>(t.data), t.dtype, t.device, t.shape, t.stride};
 }
 
-/// Where to write the gradient of a captured tensor.
+/// Destination of the gradient of a captured tensor.
 struct CapturedGradient {
   std::size_t capture;  ///< index into CustomScore::captured
   Tensor gradient;      ///< f32 or f64, with the extents of the capture
@@ -72,7 +72,8 @@ struct Problem {
   bool is_backward = false;
   Tensor dout, dq, dk, dv;
   std::optional<Tensor> dlse;
-  std::optional<Tensor> dbias;   ///< not expanded: its dimensions of size 1 are summed over
+  /// Gradient of the bias, not expanded; in a dimension of size 1, the gradient is a sum over that dimension.
+  std::optional<Tensor> dbias;
   std::optional<Tensor> dsinks;  ///< not expanded
   std::vector<CapturedGradient> captured_gradients;
 
@@ -127,8 +128,8 @@ struct Problem {
     return {s.seqlen_q, s.seqlen_k, window_left, window_right};
   }
 
-  /// The window relative to the part's bottom right corner. An end that hides no key is open. Valid only for a part of
-  /// one sequence in which every row sees a key and every key is seen.
+  /// The window relative to the part's bottom right corner. A side that hides no key is open (kOpenWindow). The problem
+  /// must have one sequence, every row must see a key, and every key must be seen.
   struct Window {
     std::int64_t left, right;
   };
@@ -136,7 +137,7 @@ struct Problem {
     const Placement* at = placement();
     if (at == nullptr) return {window_left, window_right};
     const WindowMask band = at->window(max_seqlen_k, window_left, window_right);
-    // Distance by which the diagonal moves.
+    // Distance between the diagonal of the placement and that of the part's bottom right corner.
     const std::int64_t moved = band.seqlen_k - band.seqlen_q - (max_seqlen_k - max_seqlen_q);
     Window own = {band.window_left < 0 ? kOpenWindow : band.window_left - moved,
                   band.window_right < 0 ? kOpenWindow : band.window_right + moved};
@@ -161,7 +162,7 @@ struct Problem {
   /// Returns the tiles that the rows of a query head see.
   [[nodiscard]] HeadTiles seen_tiles(const Sequence& s, std::int64_t head) const { return {block_mask, s.index, head}; }
 
-  /// Return the positions of a row and a key that determine the dropout pattern.
+  /// Return the positions of a row and a key in the larger problem. The dropout pattern depends on them.
   [[nodiscard]] std::int64_t row_position(std::int64_t i) const {
     const Placement* at = placement();
     return at != nullptr ? at->row_begin + at->step * i : i;
@@ -231,27 +232,27 @@ class NamedTensors {
   return {element(t, s.keys(), head, 0), t.dtype, s.seqlen_k, t.shape[3], t.stride[2]};
 }
 
-/// Lengths of the complete problem, passed if q, k, v and the other tensors hold one rank's rows. bias and mask then
-/// have the rank's rows and all keys. cu_seqlens describe the complete problem.
+/// Lengths of the complete problem of a ring. A ring passes them, because q, k, v and the other tensors hold only one
+/// rank's rows. bias and mask have the rank's rows and all keys, and cu_seqlens describe the complete problem.
 struct WholeLengths {
   std::int64_t seqlen_q;  ///< number of rows; if sequences are packed, the number of all tokens
   std::int64_t seqlen_k;
 };
 
 /// Checks the arguments of attend::forward and resolves the defaults. Throws Error naming the first invalid argument.
-/// If `whole` is given, the tensors hold one rank's rows, and the Problem is only a template for the problems of
-/// pieces. Its max_seqlen_q and max_seqlen_k are then the lengths of the rank's tensors, or those in varlen if
-/// sequences are packed.
+/// If `whole` is given, the tensors hold one rank's rows, and the Problem is only a template from which the ring makes
+/// the problems of its pieces. In the template, max_seqlen_q and max_seqlen_k are the lengths of the rank's tensors. If
+/// sequences are packed, they are the lengths in varlen.
 [[nodiscard]] Problem make_problem(const ForwardCall& call, const WholeLengths* whole = nullptr);
 
 /// Checks the arguments of attend::backward and resolves the defaults.
 [[nodiscard]] Problem make_problem(const BackwardCall& call, const WholeLengths* whole = nullptr);
 
-/// Reads the caller's host memory of a problem on a CPU again and checks it: cu_seqlens, and with dropout the seed and
-/// offset at `philox_state` if that is not null.
+/// For a problem on a CPU, reads cu_seqlens again from the caller's memory and checks the offsets. With dropout and a
+/// non-null `philox_state`, also reads the seed and offset again.
 void read_again(Problem& p, const std::uint64_t* philox_state);
 
-// These two functions are make_problem with positional arguments.
+// The next two functions call make_problem and have positional arguments.
 [[nodiscard]] inline Problem make_forward_problem(const ConstTensor& q, const ConstTensor& k, const ConstTensor& v,
                                                   const Tensor& o, const Tensor* lse, const Params& params,
                                                   const WholeLengths* whole = nullptr) {

@@ -38,8 +38,8 @@ struct Extent {
   }
 };
 
-/// Treats memory as a sequence of periods of `period` bytes, starting at the data of `t`. Returns n if the tensor
-/// touches only the first n bytes of each period. Returns nothing if n would exceed the period.
+/// Divides memory into periods of `period` bytes, starting at the data of `t`. Returns n if all elements of the tensor
+/// lie in the first n bytes of a period. Returns nothing if n would exceed the period.
 std::optional<std::int64_t> bytes_of_period(const Tensor& t, std::int64_t period) {
   if (period == 0) return std::nullopt;
   const std::int64_t bytes = dtype_bytes(t.dtype);
@@ -84,7 +84,8 @@ void check_heads(const char* k_name, const Tensor& k, const Tensor& q) {
 }
 
 void check_scale(const std::optional<double>& scale) {
-  constexpr double kLargest = std::numeric_limits<float>::max();  // limit, because most backends compute in float
+  // Upper limit, because most backends compute in float32.
+  constexpr double kLargest = std::numeric_limits<float>::max();
   if (scale && !(std::abs(*scale) <= kLargest)) {
     refuse("scale: {}, allowed finite numbers up to {:.3g} in magnitude", *scale, kLargest);
   }
@@ -104,7 +105,7 @@ void check_tensor(const char* name, const Tensor& t, Device device, const char* 
     }
     numel *= t.shape[d];
   }
-  // Strides are checked after all sizes, because dense strides are products of sizes.
+  // Strides are checked only after all sizes are valid, because dense strides are products of sizes and could overflow.
   for (std::size_t d = 0; d < 4; ++d) {
     if (t.stride[d] < 0) refuse("{}: stride {} in dimension {}, allowed >= 0", name, t.stride[d], d);
   }

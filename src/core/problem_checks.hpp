@@ -35,19 +35,20 @@ void check_head_dim(const char* name, const Tensor& t, std::int64_t most);
 /// Checks that the number of heads of k divides that of q. `k_name` is the argument name of k.
 void check_heads(const char* k_name, const Tensor& k, const Tensor& q);
 
-/// Check the scale, if it is set, and the two ends of a window.
+/// Check two arguments: the scale, if it is set, and the two ends of a window.
 void check_scale(const std::optional<double>& scale);
 void check_window(std::int64_t window_left, std::int64_t window_right);
 
-/// Checks the sizes, strides, device and pointer of a tensor. Sizes must be in range, strides >= 0 and the last one 1,
-/// and the tensor must span less than 2^62 bytes. `owner` is the argument whose device is the device of the call.
+/// Checks the sizes, strides, device and pointer of a tensor. Sizes must be in range. Strides must be >= 0, and the
+/// last stride must be 1. The tensor must span less than 2^62 bytes. `owner` is the name of the argument that
+/// determines the device of the call.
 void check_tensor(const char* name, const Tensor& t, Device device, const char* owner = "q");
 
 /// Calls check_tensor, and checks that the dtype is f32, f16, bf16 or f64.
 void check_float_tensor(const char* name, const Tensor& t, Device device);
 
-/// Calls check_tensor. Also checks that the dtype is f32 (f64 if q is f64) and that the shape is (batch, num_heads_q,
-/// seqlen_q, 1), as in p.q.
+/// Calls check_tensor. Also checks that the shape is (batch, num_heads_q, seqlen_q, 1) with the sizes of p.q. The dtype
+/// must be f32, or f64 if q is f64.
 void check_lse_like(const char* name, const Tensor& t, const Problem& p);
 
 /// Checks the offsets of packed sequences. They must start at 0, never decrease, and end at the total number of tokens.
@@ -73,12 +74,12 @@ void check_row_offsets(const RowOffsets& rows);
 /// Checks that no dimension of an output is broadcast.
 void check_output_strides(const char* name, const Tensor& t);
 
-/// Returns false only if the tensors certainly share no byte: their memory is disjoint, or they alternate in one
-/// buffer, as q, k and v do in a fused buffer.
+/// Returns whether the two tensors may share a byte. Returns false only if they certainly share none. This is certain
+/// if their memory is disjoint, or if they are interleaved in one buffer, as q, k and v are in a fused buffer.
 [[nodiscard]] bool may_share_bytes(const Tensor& a, const Tensor& b);
 
 /// Checks params.score and stores it in the problem. It must be absent if the problem is a part of a larger one.
-/// `wants_gradients` is true if the call requests gradients of its captures.
+/// `wants_gradients` is true if the call requests gradients of the function's captures.
 void resolve_score_function(Problem& p, const Params& params, bool is_whole, bool wants_gradients);
 
 /// Checks params.block_mask and stores it in the problem. It must be absent if the problem is a part of a larger one.
@@ -89,7 +90,8 @@ void resolve_block_mask(Problem& p, const Params& params, bool is_whole);
 void resolve_captured_gradients(Problem& p, const std::vector<CaptureGradient>& given);
 
 /// Calls check_outputs() for the captures of params.score and their gradients, together with the other outputs and
-/// inputs. Must run before the options' memory is checked, because a capture may be the same tensor as an option.
+/// inputs. Must be called before the memory of the option tensors is checked, because a capture may be the same tensor
+/// as an option.
 void check_captured_memory(const Problem& p, const Params& params, std::span<const NamedTensor> outputs,
                            std::span<const NamedTensor> inputs);
 

@@ -1,4 +1,5 @@
-// The contents of a ScoreFunction: the function in the form that a Problem holds, and the objects that it points to.
+// The contents of a ScoreFunction: the CustomScore that a Problem stores, and the objects to which the CustomScore
+// points.
 #pragma once
 
 #include <memory>

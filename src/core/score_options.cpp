@@ -5,8 +5,8 @@
 namespace attend::core {
 namespace {
 
-/// Checks the shape of an option tensor. In a dimension below `exact_from`, the size must be 1 or full[d]; in the
-/// others it must be full[d]. Returns the tensor expanded to the full shape.
+/// Checks the shape of an option tensor. Dimension d must have the size full[d]. If d < exact_from, the size may also
+/// be 1. Returns the tensor expanded to the full shape.
 Tensor broadcast(const char* name, const Tensor& t, const Shape& full, std::size_t exact_from) {
   Tensor expanded = t;
   for (std::size_t d = 0; d < 4; ++d) {

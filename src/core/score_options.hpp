@@ -1,8 +1,8 @@
 // Table of the options that modify scores. Each row has the option's names in the API and its fields in a Problem.
 //
-// Code that handles every option is generated from the rows: the checks of Params, a problem's key, the constants of
-// kernels, the command line's flags and JSON, the properties that the ranks of a ring compare, and the settings of the
-// Python package. kernels/attention/score_mods.cuh defines the effect of each option on a score.
+// Code that handles every option uses these rows. Examples are the checks of Params, the keys of compiled kernels, the
+// constants of kernels, and the flags and JSON of the command line. The comparison of arguments in a ring and the
+// Python package use the rows too. kernels/attention/score_mods.cuh defines the effect of each option on a score.
 #pragma once
 
 #include <array>
@@ -49,8 +49,9 @@ struct ScoreTensor {
   const char* gradient;        ///< name of the backward output with its gradient; null if there is no gradient
   std::optional<Tensor> BackwardCall::*passed_gradient;  ///< null if there is no gradient
   std::optional<Tensor> Problem::*gradient_tensor;       ///< null if there is no gradient
-  const char* flag;                                      ///< flag of `attend info --explain`
-  const char* flag_help;                                 ///< help of that flag
+  /// Command-line flag of `attend info --explain` for this option.
+  const char* flag;
+  const char* flag_help;  ///< help text of the flag above
   /// Command-line help of the option, whose argument is a .npy file.
   const char* help;
 
@@ -152,13 +153,13 @@ inline constexpr std::array<ScoreTensor, 4> kScoreTensors = {{
 
 static_assert(kScoreNumbers.size() + kScoreTensors.size() == kScoreMods, "a row for each modification");
 
-/// Traits of modifications that act on each score, or on its probability, independently of the other scores of the row.
-/// If a problem has only these, the keys of a row can be split, and the results can be merged by their lse. Also,
-/// adding a number to all scores of a row changes no weight of its softmax.
+/// Traits of modifications that change each score, or its probability, independently of the other scores of the row. If
+/// a problem has only such modifications, the keys of a row can be split, and the results can be merged by their lse.
+/// Adding the same number to all scores of a row then changes no weight of its softmax.
 inline constexpr ScoreModTraits kTraitsOfSingleScores = {
     .transforms = true, .adds_from_memory = true, .adds_by_position = true, .masks_from_memory = true, .drops = true};
 
-/// Names of one modification.
+/// Names of one modification (an option that changes scores or probabilities).
 struct ScoreModNames {
   const char* name;      ///< name in the API
   const char* constant;  ///< name in a kernel's Config
@@ -180,8 +181,8 @@ struct ScoreModNames {
   return kScoreNumbers[i];
 }
 
-/// Returns the index in kScoreTensors of a modification. Returns the size of kScoreTensors if its option is not a
-/// tensor.
+/// Returns the index of a modification in kScoreTensors. If the modification's option is not a tensor, returns the size
+/// of kScoreTensors.
 [[nodiscard]] constexpr std::size_t tensor_index(ScoreMod mod) {
   std::size_t i = 0;
   while (i < kScoreTensors.size() && kScoreTensors[i].mod != mod) ++i;

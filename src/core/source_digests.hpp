@@ -1,5 +1,5 @@
-// Digests of the source code from which this library was built. There is one for each part of the code. Benchmark
-// results include them.
+// Digests of the source code from which this library was built. Each folder of the code has one digest. Benchmark
+// results include the digests.
 #pragma once
 
 #include <span>

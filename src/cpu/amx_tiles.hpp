@@ -9,11 +9,11 @@
 
 namespace attend::cpu {
 
-constexpr int kTile = 16;  // rows of a tile register; also the number of 32-bit words in a row
+constexpr int kTile = 16;  // number of rows of a tile register, which is also the number of 32-bit words in a row
 constexpr std::int64_t kWordBytes = 4;
 
-/// Operand of the instruction ldtilecfg. Layout: Intel 64 and IA-32 Architectures Software Developer's Manual, volume
-/// 1, section 18.3.2.
+/// Operand of the instruction ldtilecfg. Source of the layout: Intel 64 and IA-32 Architectures Software Developer's
+/// Manual, volume 1, section 18.3.2.
 struct alignas(64) TileConfig {
   std::uint8_t palette = 1;
   std::uint8_t start_row = 0;

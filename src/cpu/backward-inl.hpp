@@ -1,9 +1,11 @@
-// The tile of the backward pass. Computes P and dS of up to 128 keys and 128 query rows, and what they add to dK, dV
-// and dQ. Used by backward.cpp and dbias.cpp. Included once per SIMD target.
+// Computes one tile of the backward pass: P and dS of up to 128 keys and 128 query rows. Used by backward.cpp and
+// dbias.cpp. Included once per SIMD target.
 //
-// Dao, FlashAttention-2 (2023), Algorithm 2, lines 10 to 16, with every score tile transposed to (key, row):
+// Source: Dao, FlashAttention-2 (2023), Algorithm 2, lines 10 to 16. Every score tile is transposed to (key, row):
+//
 //   P^T = exp(K Q^T - lse)       dP^T = V dO^T        dS^T = P^T (dP^T - delta)
 //   dV += P^T dO                 dK += dS^T Q         dQ += dS K
+//
 // The arithmetic is float32. If HeadRules::in_pairs is set, all five products use bfloat16 operands (bf16_dot.hpp). P
 // and dS are then rounded to bfloat16 for the products that compute dV, dK and dQ.
 #if defined(ATTEND_CPU_BACKWARD_INL) == defined(HWY_TARGET_TOGGLE)
@@ -18,21 +20,22 @@
 HWY_BEFORE_NAMESPACE();
 namespace attend::cpu::HWY_NAMESPACE {
 
-/// P^T and dS^T of one score tile, and the ranges of its visible entries.
+/// Holds P^T and dS^T of one score tile, and the ranges of the tile's visible entries.
 struct GradientTile {
   float* p;           // (128, kBackwardScoreStride): scores, then probabilities
   float* ds;          // same shape: dP, then dS
   float* derivative;  // same shape: derivative of a score transform; null without a transform
-  // Same shape: derivative of a custom function; null if there is no function or its derivative is always 1.
+  // Same shape: derivative of a custom function. Null if there is no function, or if the derivative is always 1.
   float* slopes;
-  // Same shape: scores before the custom function; null if there is no function or nobody requested them.
+  // Same shape: scores before the custom function. Null if there is no function, or if the scores were not requested.
   float* inputs;
-  // (64, kBackwardScoreStride): dS after round(), as pairs of keys; null if HeadRules::in_pairs is false.
+  // (64, kBackwardScoreStride): dS after round(), as pairs of keys. Null if HeadRules::in_pairs is false.
   std::uint32_t* ds_pairs;
   bool partial = false;
   TileRanges ranges[kBackwardBlockM / kPanel];
 
-  /// Returns the number of floats in the arrays. If `with_inputs` is set, `inputs` is one of them.
+  /// Returns the number of floats that all arrays need together. If `with_inputs` is set, the number includes the array
+  /// `inputs`.
   static std::int64_t floats(const core::Problem& p, bool with_inputs = false) {
     const int arrays = 2 + (p.transforms_scores() ? 1 : 0) + (has_slopes(p) ? 1 : 0) + (with_inputs ? 1 : 0);
     return arrays * kBlockN * kBackwardScoreStride + pairs_size(p);
@@ -49,9 +52,9 @@ struct GradientTile {
     tile.slopes = has_slopes(p) ? scratch.take(size) : nullptr;
     tile.inputs = with_inputs ? scratch.take(size) : nullptr;
     tile.ds_pairs = pairs_size(p) > 0 ? reinterpret_cast<std::uint32_t*>(scratch.take(pairs_size(p))) : nullptr;
-    // Products skip blocks of masked entries. Inside a block that they do not skip, they multiply stale masked entries
-    // by 0, so the arrays must not hold NaN. Only the area that a short sequence uses is cleared, because clearing the
-    // full arrays would take longer than the products.
+    // The arrays must not contain NaN. The reason is that products skip only complete blocks of masked entries; in the
+    // other blocks they multiply old values of masked entries by 0, and 0 * NaN is NaN. For a short sequence, only the
+    // area that it uses is cleared, because clearing the full arrays would take longer than the products.
     const std::int64_t lanes = std::min<std::int64_t>(round_up(num_rows, kPanel), kBackwardBlockM);
     for (std::int64_t key = 0; key < std::min<std::int64_t>(round_up(num_keys, 2), kBlockN); ++key) {
       std::fill_n(tile.p + key * kBackwardScoreStride, lanes, 0.0F);
@@ -85,10 +88,10 @@ struct GradientTile {
   }
 
   /// Multiplies ds by the slopes of a custom function, which gives the gradient of the scores before the function. If p
-  /// is 0, the slope may be infinite or NaN; the gradient then stays 0.
+  /// is 0, the gradient stays 0, because the slope may then be infinite or NaN.
   void through_function(const QueryTile& q, const KeyTile& k) const {
     if (slopes == nullptr) return;
-    const std::int64_t lanes = padded(q.num_rows);  // lanes beyond these are not computed
+    const std::int64_t lanes = padded(q.num_rows);  // number of lanes that are computed
     for (std::int64_t key = 0; key < k.num_keys; ++key) {
       const std::int64_t first = key * kBackwardScoreStride;
       for (std::int64_t at = first; at < first + lanes; at += kLanes) {
@@ -116,7 +119,7 @@ struct GradientTile {
   /// scale.
   void through_transform(const QueryTile& q, const KeyTile& k) const {
     if (derivative == nullptr) return;
-    const std::int64_t lanes = padded(q.num_rows);  // lanes beyond these are not computed
+    const std::int64_t lanes = padded(q.num_rows);  // number of lanes that are computed
     for (std::int64_t key = 0; key < k.num_keys; ++key) {
       const std::int64_t first = key * kBackwardScoreStride;
       for (std::int64_t at = first; at < first + lanes; at += kLanes) {
@@ -125,12 +128,14 @@ struct GradientTile {
     }
   }
 
-  /// Rounds p and ds to bf16. Each bf16 row is stored at the start of its former float row. Also writes ds to ds_pairs,
-  /// as pairs of keys. The rounded rows are finite if they are read as floats, as make() requires. Returns false if
-  /// there was a NaN, because rounding may have lost it.
+  /// Rounds p and ds to bf16. Each bf16 row is stored at the start of the memory of its float row. Also writes ds to
+  /// ds_pairs, as pairs of keys. make() requires that the arrays contain no NaN if they are read as floats, and the
+  /// rounded rows meet this condition. Returns false if there was a NaN, because rounding may have turned it into a
+  /// number.
   [[nodiscard]] bool round(const QueryTile& q, const KeyTile& k) const {
     const std::int64_t lanes = padded(q.num_rows);
-    const bool ok = round_row_pairs(ds, kBackwardScoreStride, k.num_keys, lanes, ds_pairs);  // a NaN of p is also in ds
+    // If p has a NaN, ds has one too.
+    const bool ok = round_row_pairs(ds, kBackwardScoreStride, k.num_keys, lanes, ds_pairs);
     round_rows(ds, kBackwardScoreStride, k.num_keys, lanes);
     round_rows(p, kBackwardScoreStride, k.num_keys, lanes);
     return ok;
@@ -164,8 +169,8 @@ struct GradientTile {
     return tile;
   }
 
-  /// Returns p = exp(score - lse). The score in nats is first rounded to a float, as lse is. A row with a single large
-  /// score therefore gives exactly 1.
+  /// Returns p = exp(score - lse). The score in nats is first rounded to a float, like lse. If a single large score
+  /// dominates the row, score and lse are then equal, and p is exactly 1.
   static HWY_INLINE Vector probability(Vector score, Vector nats_per_score, Vector lse, Vector log2_sum) {
     const Vector above = hn::Sub(hn::Mul(score, nats_per_score), lse);
     return exp2(hn::MulSub(above, hn::Set(kFloats, static_cast<float>(kLog2E)), log2_sum));
@@ -190,11 +195,11 @@ struct GradientTile {
     }
   }
 
-  /// Does the work of compute() and round() in one pass. p and dS are never stored as floats.
+  /// Does the work of compute() and round() in one pass, without storing p and dS as floats.
   [[nodiscard]] bool compute_rounded(const core::Problem& problem, const HeadRules& rules, const QueryTile& q,
                                      const KeyTile& k) {
     partial = false;
-    Vector sum = hn::Zero(kFloats);  // sum of all of dS; it is NaN if any entry is NaN
+    Vector sum = hn::Zero(kFloats);  // sum of all entries of dS, which is NaN if any entry is NaN
     const Vector nats = hn::Set(kFloats, rules.scores.nats_per_score());
     for (std::int64_t panel = 0; panel < q.num_panels(); ++panel) {
       const ScoreTile tile = compute_scores(problem, rules, q, k, panel);
@@ -210,8 +215,9 @@ struct GradientTile {
     return hn::AllTrue(kFloats, hn::Eq(sum, sum));
   }
 
-  /// Returns all keys that the products may read for the kHalfLanes rows that begin with `lane`. A product handles a
-  /// group of neighbouring rows or keys at a time and uses the widest range in the group, rounded out to full pairs.
+  /// Returns all keys that the products may read for the kHalfLanes rows that begin with `lane`. A product computes a
+  /// group of neighbouring rows or keys at a time. For all of them it uses the widest range in the group, extended to
+  /// full pairs.
   static KeyRange keys_near(const TileRanges& ranges, std::int64_t lane, const ScoreTile& tile) {
     const std::int64_t neighbours = bf16_dot_block_rows();
     const std::int64_t last = std::min<std::int64_t>(lane + kHalfLanes, tile.num_rows) - 1;

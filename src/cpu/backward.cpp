@@ -2,12 +2,12 @@
 //
 // There are two methods, with bit-equal results:
 //
-// - backward_keys handles all keys of a head and also computes dq. It needs five products per tile. There is one task
-//   per key head.
+// - In the first method, backward_keys computes dk, dv and dq for all keys of a head. It needs five products per tile,
+//   and there is one task per key head.
 //
-// - If there are fewer key heads than threads, or very many keys, backward_keys handles ranges of keys (for dk and dv),
-//   and backward_rows handles ranges of rows (for dq). This method needs seven products per tile, but gives as many
-//   tasks as there are tiles.
+// - The second method is used if there are fewer key heads than threads, or very many keys. backward_keys then computes
+//   dk and dv for ranges of keys, and backward_rows computes dq for ranges of rows. This method needs seven products
+//   per tile, but splits the work into many more tasks.
 //
 // Both methods compute the same tile products and add tiles in the same order.
 #undef HWY_TARGET_INCLUDE
@@ -40,7 +40,8 @@ void accumulate(BroadcastOperand a, FloatRows b, float* c, std::int64_t m, std::
         .depth = depth});
 }
 
-/// Computes C += A B for operands in bf16 pairs. A is (m, k). The rows of B that are read start at an even row.
+/// Computes C += A B for operands in bf16 pairs. A is (m, k). The first row of B that the function reads has an even
+/// number.
 void accumulate_pairs(PairOperand a, const std::uint32_t* b, float* c, std::int64_t m, std::int64_t n, std::int64_t k,
                       RowRanges depth, PrefetchRows* prefetch = nullptr) {
   bf16_dot_gemm({.a = a,
@@ -113,7 +114,8 @@ bool store_rows(const Matrix& m, std::int64_t begin, std::int64_t count, const f
   return finite;
 }
 
-/// Returns the number of query-row tiles, over all query heads of a group, that contribute to a key's gradients.
+/// Returns the number of query tiles that contribute to a key's gradients. The tiles of all query heads that share the
+/// key head are counted.
 std::int64_t row_tiles(const core::Problem& p, const core::Sequence& s) {
   return ceil_div(s.seqlen_q, kBackwardBlockM) * p.heads_per_group();
 }

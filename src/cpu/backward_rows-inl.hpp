@@ -41,16 +41,17 @@ struct QueryTile {
   std::int64_t num_rows = 0;
   float* q_packed;     // two panels of (head_dim, 64), read by s_product
   float* dout_packed;  // two panels of (head_dim_v, 64), read by dp_product
-  FloatRows q;         // (128, head_dim); unset if in_pairs
-  FloatRows dout;      // (128, head_dim_v); unset if in_pairs
-  PairRows q_pairs;    // same rows, as bf16 pairs of rows; q_pairs and dout_pairs are set only if in_pairs
+  FloatRows q;         // (128, head_dim); unset if in_pairs is true
+  FloatRows dout;      // (128, head_dim_v); unset if in_pairs is true
+  // The same rows, as bf16 pairs of neighbouring rows; q_pairs and dout_pairs are set only if in_pairs is true.
+  PairRows q_pairs;
   PairRows dout_pairs;
   float* q_buffer;     // memory for q, used if q must be converted to float
   float* dout_buffer;  // memory for dout, used if dout must be converted to float
   float* lse;          // (128); +inf for a row that sees no key, so that its P is 0
   float* log2_sum;     // (128): log2 of the row's sum of exp(s - lse); it is 0 if lse is exact
   float* delta;        // (128): <dout, o> - dlse
-  mutable PrefetchRows next_q, next_dout, next_o;  // prefetches of the next 128 rows
+  mutable PrefetchRows next_q, next_dout, next_o;  // prefetches the next 128 rows
 
   static std::int64_t floats(const core::Problem& p) {
     const std::int64_t rows = kBackwardBlockM;
@@ -90,7 +91,8 @@ struct QueryTile {
       q = float_rows(q_rows, begin, num_rows, Readable::kVectors, q_buffer);
       dout = float_rows(dout_rows, begin, num_rows, Readable::kVectors, dout_buffer);
     }
-    constexpr int kSteps = kBackwardBlockM / kPanel * 20;  // about the number of register blocks of one tile's product
+    // Number of steps; about the number of register blocks in one tile's product.
+    constexpr int kSteps = kBackwardBlockM / kPanel * 20;
     next_q = prefetch_in_steps(q_rows, end, kBackwardBlockM, kSteps);
     next_dout = prefetch_in_steps(dout_rows, end, kBackwardBlockM, kSteps);
     next_o = prefetch_in_steps(core::q_matrix(p.o, s, head), end, kBackwardBlockM, kSteps);
@@ -162,10 +164,10 @@ struct KeyTile {
   float* k_buffer;         // (128, padded head_dim): memory for k, used if k must be converted to float
   float* v_buffer;         // (128, padded head_dim_v): memory for v, used if v must be converted to float
   std::uint32_t* k_words;  // memory for k_pairs
-  // (num_keys, padded head_dim): sum over query rows of dS q, without the factor scale. Only KeyTile::with_gradients
-  // sets it.
+  // (num_keys, padded head_dim): sum of dS q over all query rows, not yet multiplied by the scale. Set only by
+  // KeyTile::with_gradients.
   LongSum dk;
-  // (num_keys, padded head_dim_v): sum over query rows of P dO. Only KeyTile::with_gradients sets it.
+  // (num_keys, padded head_dim_v): sum of P dO over all query rows. Set only by KeyTile::with_gradients.
   LongSum dv;
 
   static std::int64_t floats(const core::Problem& p) { return k_buffer_size(p) + v_buffer_size(p) + k_words_size(p); }
@@ -183,7 +185,7 @@ struct KeyTile {
            LongSum::floats(kBlockN * padded(p.head_dim_v), row_tiles);
   }
 
-  /// Makes a tile for at most num_keys keys. dk and dv can sum the contributions of at most row_tiles row tiles.
+  /// Makes a tile for at most num_keys keys. At most row_tiles tiles of query rows may be added to its dk and dv.
   static KeyTile with_gradients(const core::Problem& p, std::int64_t num_keys, std::int64_t row_tiles,
                                 Scratch& scratch) {
     KeyTile tile = make(p, scratch);

@@ -28,7 +28,8 @@ namespace attend::cpu {
 #if defined(__x86_64__)
 namespace {
 
-constexpr std::int64_t kMaxPairs = core::kMaxHeadDim / 2;  // upper bound; a tile of keys or rows has fewer pairs
+// Upper bound of the number of pairs in a tile of keys or rows.
+constexpr std::int64_t kMaxPairs = core::kMaxHeadDim / 2;
 
 /// Transposes a matrix of 16 x 16 words in registers.
 ATTEND_AMX_TARGET inline void transpose_words(__m512i (&row)[kTile]) {
@@ -46,7 +47,8 @@ ATTEND_AMX_TARGET inline void transpose_words(__m512i (&row)[kTile]) {
     row[i + 3] = _mm512_unpackhi_epi64(half[i + 1], half[i + 3]);
   }
 #pragma GCC unroll 16
-  // Transposes 8 x 8 words: takes 128-bit quarters 0 and 2, then 1 and 3, of two rows each.
+  // Transposes 8 x 8 words. Each step combines two rows: first their 128-bit quarters 0 and 2, then their quarters 1
+  // and 3.
   for (int i = 0; i < 4; ++i) {
     half[i] = _mm512_shuffle_i32x4(row[i], row[i + 4], 0x88);
     half[i + 4] = _mm512_shuffle_i32x4(row[i], row[i + 4], 0xdd);
@@ -80,8 +82,8 @@ struct LeftOperand {
   std::int64_t row_bytes;
 };
 
-/// Copies 16 rows of A, starting with `row`, for the given pairs. Copied rows are `stride` words apart. Only `count` of
-/// the 16 rows exist; the copies of the others are zeros.
+/// Copies 16 rows of A, starting with `row`, for the given pairs. Copied rows are `stride` words apart. If only `count`
+/// of the 16 rows exist, fills the other rows of the copy with zeros.
 ATTEND_AMX_TARGET void pack_rows_of_tile(const PairOperand& a, std::int64_t row, std::int64_t count, Range pairs,
                                          std::uint32_t* to, std::int64_t stride) {
   for (std::int64_t pair = pairs.begin; pair < pairs.end; pair += kTile, to += kTile) {
@@ -143,7 +145,7 @@ ATTEND_AMX_TARGET inline void merge_rows(const float* sums, float* c, std::int64
   }
 }
 
-/// Combines one tile of sums with C as GemmMode states.
+/// Combines one tile of sums with C in the way that GemmMode selects.
 void merge_tile(const Bf16DotArgs& g, const float* sums, Range rows, std::int64_t col) {
   float* c = g.c + rows.begin * g.c_stride + col;
   const std::int64_t num_rows = std::min<std::int64_t>(rows.size(), kTile);
@@ -307,8 +309,8 @@ bool has_amx() {
   return (d & kBf16) != 0 && (d & kTileRegisters) != 0;
 }
 
-/// Asks the operating system for permission to use the tile registers. Linux allocates their 8 KiB of state only on
-/// request (Documentation/arch/x86/xstate.rst).
+/// Asks the operating system for permission to use the tile registers. Linux allocates the 8 KiB that a thread's tile
+/// registers need only on request (Documentation/arch/x86/xstate.rst).
 bool granted() {
 #if defined(__linux__)
   constexpr long kRequestPermission = 0x1023;

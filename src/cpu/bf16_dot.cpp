@@ -22,7 +22,7 @@ namespace attend::cpu {
 #if defined(__x86_64__)
 namespace {
 
-constexpr int kRows = 6;  // block size as in gemm.cpp: 6 x 4 vectors of sums occupy 24 of the 32 registers
+constexpr int kRows = 6;  // block size of gemm.cpp: the 6 x 4 vectors of sums occupy 24 of the 32 registers
 constexpr int kVectors = 4;
 constexpr int kLanes = 16;
 
@@ -45,7 +45,7 @@ Bf16Unit best_unit() {
   return has(Bf16Unit::kDot) && __builtin_cpu_is("amd") != 0 ? Bf16Unit::kDot : Bf16Unit::kNone;
 }
 
-/// Combines a block of sums with C as GemmMode states.
+/// Combines a block of sums with C in the way that GemmMode selects.
 template <int R, int V>
 ATTEND_BF16_DOT_TARGET inline void store_block(const Bf16DotArgs& g, std::int64_t row, std::int64_t col,
                                                const __m512 (&sum)[R][V]) {
@@ -121,8 +121,8 @@ BlockFunction block_of(int rows, int vectors) {
   }
 }
 
-/// Returns how many vectors the next block has if `left` remain. It is as many as possible, but 5 vectors are split
-/// into 3 + 2 instead of 4 + 1.
+/// Returns the number of vectors of the next block if `left` vectors remain. This is the maximum number, with one
+/// exception: 5 remaining vectors are split into 3 + 2 instead of 4 + 1.
 int next_vectors(std::int64_t left) {
   if (left == kVectors + 1) return kVectors - 1;
   return static_cast<int>(std::min<std::int64_t>(left, kVectors));

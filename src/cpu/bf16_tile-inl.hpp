@@ -25,14 +25,14 @@ using HalfTag = hn::Repartition<std::uint16_t, FloatTag>;
 constexpr HalfTag kHalves;
 constexpr int kHalfLanes = hn::MaxLanes(kHalves);
 
-/// Rounds each lane to bf16 (ties away from zero). The result is the upper half of the lane; the lower half is
+/// Rounds each lane to bf16, with ties away from zero. The upper half of a lane is the result, and the lower half is
 /// undefined. A NaN whose payload has all bits set becomes zero, so the caller must detect NaN.
 HWY_INLINE hn::Vec<UintTag> round_to_upper_half(Vector x) {
   return hn::Add(hn::BitCast(kUints, x), hn::Set(kUints, 0x8000));
 }
 
-/// Returns pairs of bf16 elements, one pair per lane: an element of `low` in the low half and an element of `high` in
-/// the high half.
+/// Returns pairs of bf16 elements, one pair per lane. The low half of a lane is an element of `low`, and the high half
+/// is an element of `high`.
 HWY_INLINE hn::Vec<UintTag> as_pairs(Vector low, Vector high) {
   const auto upper = hn::And(round_to_upper_half(high), hn::Set(kUints, 0xffff0000));
   return hn::Or(hn::ShiftRight<16>(round_to_upper_half(low)), upper);
@@ -66,8 +66,8 @@ HWY_INLINE bool round_row_pairs(const float* rows, std::int64_t stride, std::int
   return hn::AllTrue(kFloats, hn::Eq(sum, sum));
 }
 
-/// Rounds float rows to bf16 in place. A row then holds `cols` bf16 elements, and writing may exceed them by less than
-/// a vector.
+/// Rounds float rows to bf16 in place. Afterwards a row holds `cols` bf16 elements. The function may also write to less
+/// than one vector after them.
 HWY_INLINE void round_rows(float* rows, std::int64_t stride, std::int64_t count, std::int64_t cols) {
   for (std::int64_t r = 0; r < count; ++r) {
     const float* from = rows + r * stride;

@@ -1,5 +1,5 @@
-// Gradients of the tensors that a score function reads. Recomputes the tiles of the backward pass. This repeats two of
-// its five products.
+// Computes the gradients of the tensors that a score function reads. It recomputes the score tiles of the backward
+// pass, which repeats two of the five products.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/capture_gradients.cpp"
 #include <hwy/foreach_target.h>  // compiles this file once per SIMD target
@@ -25,7 +25,7 @@ namespace {
 void add_tile(const GradientTile& tile, const QueryTile& q, const KeyTile& k, const BackwardRowsTask& task,
               CaptureSums& sums) {
   static_assert(kBlockN <= CaptureSums::kMostKeys);
-  // Query rows that are transposed together. They are neighbours in each key's row of the tile.
+  // Number of query rows that are transposed together. In each key's row of the tile, their scores are adjacent.
   constexpr std::int64_t kRows = 16;
   HWY_ALIGN float scores[kRows][kBlockN];
   HWY_ALIGN float ds[kRows][kBlockN];
@@ -64,9 +64,9 @@ namespace {
 
 HWY_EXPORT(capture_gradients_target);
 
-/// Returns the number of arrays of sums. With num_parts arrays, array n sums the tasks n, n + num_parts, n + 2
-/// num_parts and so on, and one thread computes all of them. No two threads share an array. The number depends only on
-/// the problem, so the bits of a result do not depend on the number of threads.
+/// Returns the number of arrays of sums. If there are num_parts arrays, the contributions of the tasks n, n +
+/// num_parts, n + 2 num_parts and so on are added to array n. One thread runs all of these tasks. No two threads share
+/// an array. The number depends only on the problem, so the bits of a result do not depend on the number of threads.
 std::int64_t num_parts(std::int64_t tasks, std::int64_t size) {
   constexpr std::int64_t kMostParts = 32, kMostSums = 1 << 25;  // 256 MiB
   return std::clamp<std::int64_t>(kMostSums / std::max<std::int64_t>(size, 1), 1,

@@ -20,7 +20,7 @@ class CaptureLayout {
   /// The problem must have a function with a program.
   explicit CaptureLayout(const core::Problem& p);
 
-  /// Returns the loads of those captures whose gradient is requested.
+  /// Returns the function's loads from captures whose gradient is requested.
   [[nodiscard]] const std::vector<expr::CaptureLoad>& loads() const { return loads_; }
   [[nodiscard]] std::int64_t size() const { return size_; }
   /// Returns the index of the sum for the element that load n reads. Subscripts are clamped to the tensor's extents.
@@ -36,7 +36,7 @@ class CaptureLayout {
   const core::Problem& p_;
   std::vector<expr::CaptureLoad> loads_;
   std::vector<Of> gradients_;    // one entry for each of p.captured_gradients
-  std::vector<std::size_t> of_;  // for each load, the index of its gradient
+  std::vector<std::size_t> of_;  // for each load, the index of the gradient that it contributes to
   std::int64_t size_ = 0;
 };
 

@@ -55,7 +55,7 @@ struct Stored {
   }
 };
 
-/// Calls visit() with a Stored<T> for the element type of the view.
+/// Calls visit(Stored<T>()), where T is the element type of the view.
 template <class Visit>
 void with_elements(const CapturedView& view, const Visit& visit) {
   const auto of = [&]<class T>(const T* data) { visit(Stored<T>{data}); };

@@ -1,9 +1,9 @@
-// Gradient of an additive bias. dbias is the sum of dS over all batches, heads and rows that read the same bias
-// element.
+// Computes dbias, the gradient of an additive bias. An element of dbias is the sum of dS over all batches, heads and
+// rows that read this element of the bias.
 //
-// A task computes one tile of dbias and visits every score tile that contributes to it. Threads therefore need no
-// reduction, and no buffer has the size of the score matrix. This repeats two of the five products of the backward
-// pass.
+// A task computes one tile of dbias and visits every score tile that contributes to it. Therefore threads need not
+// combine partial sums, and no buffer is as large as the score matrix. The tasks repeat two of the five products of the
+// backward pass.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/dbias.cpp"
 #include <hwy/foreach_target.h>  // compiles this file once per SIMD target
@@ -26,8 +26,8 @@ void add_tile(const GradientTile& tile, const QueryTile& q, const KeyTile& k, bo
   }
 }
 
-/// Returns the indices of a problem dimension that read index `index` of dbias: only `index` itself, or all if the bias
-/// is broadcast.
+/// Returns the indices, in one dimension of the problem, at which the bias element with index `index` is used. This is
+/// only `index` itself, or all indices if the bias is broadcast.
 KeyRange broadcast_range(std::int64_t index, std::int64_t bias_size, std::int64_t full_size) {
   return bias_size == full_size ? KeyRange{index, index + 1} : KeyRange{0, full_size};
 }

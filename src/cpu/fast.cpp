@@ -1,5 +1,5 @@
-// Host side of the `cpu` backend. It splits a problem into tasks and runs them on threads. If results contain NaN or
-// infinities, the reference recomputes them.
+// The part of the `cpu` backend that splits a problem into tasks and runs the tasks on threads. If results contain NaN
+// or infinities, the reference recomputes them.
 #include <fmt/format.h>
 
 #include <atomic>
@@ -32,8 +32,8 @@ double num_scores(const Problem& p) {
   return of_head * static_cast<double>(p.num_heads_q);
 }
 
-/// Returns the number of threads to use. Starting the threads takes as long as about 2^18 multiplications on one
-/// thread, and milliseconds on a busy machine.
+/// Returns the number of threads to use. Small problems use one thread, because starting the threads takes as long as
+/// about 2^18 multiplications, and even milliseconds on a busy machine.
 int threads_for(const Problem& p) {
   constexpr double kWorkWorthThreads = 1 << 18;
   return num_scores(p) * static_cast<double>(p.head_dim + p.head_dim_v) < kWorkWorthThreads ? 1 : max_threads();
@@ -41,15 +41,15 @@ int threads_for(const Problem& p) {
 
 std::atomic<std::int64_t> redone = 0;
 
-/// Selects the SIMD target before threads start, because an exception about an environment variable reaches the caller
-/// only from this thread.
+/// Selects the SIMD target. Must be called before threads start, because the selection may throw an exception about an
+/// environment variable, and only an exception of this thread reaches the caller.
 void choose_instructions() {
   choose_simd_target();
   (void)bf16_unit();
 }
 
-/// Returns the number of query rows in a forward task. It is below kForwardBlockM if there would otherwise be fewer
-/// tasks than threads. The choice does not change the bits of a result.
+/// Returns the number of query rows in a forward task. The number is less than kForwardBlockM if there would otherwise
+/// be fewer tasks than threads. The choice does not change the bits of a result.
 std::int64_t forward_block(const Problem& p, int threads) {
   std::int64_t rows = kForwardBlockM;
   while (rows > kPanel && WorkList(p, BlocksOf::kRows, rows).size() < threads) rows /= 2;
@@ -75,8 +75,8 @@ double busy_share(std::int64_t tasks, std::int64_t threads) {
   return static_cast<double>(tasks) / static_cast<double>(ceil_div(tasks, threads) * threads);
 }
 
-/// One flag per key head. It is true if a task met NaN or infinities, so that the reference must recompute the head.
-/// Several threads write the flags.
+/// One flag per key head. The flag is true if a task has found NaN or infinities; the reference must then recompute the
+/// head. Several threads write the flags.
 using RedoFlags = std::vector<std::atomic<bool>>;
 
 /// Computes dq, dk and dv with one task per key head: five products per tile.
@@ -89,8 +89,8 @@ void backward_by_group(const Problem& p, const RowCorrections& corrections, Redo
   });
 }
 
-/// Computes the same gradients with smaller tasks. Some compute dk and dv for a range of keys, and the others compute
-/// dq for a range of rows. This needs seven products per tile.
+/// Computes the same gradients with smaller tasks. Some tasks compute dk and dv for a range of keys, and the other
+/// tasks compute dq for a range of rows. This needs seven products per tile.
 void backward_by_tile(const Problem& p, const RowCorrections& corrections, RedoFlags& redo) {
   const WorkList key_work(p, BlocksOf::kKeys, kBackwardKeysPerTask);
   const WorkList row_work(p, BlocksOf::kRows, kBackwardBlockM);
@@ -113,9 +113,9 @@ std::int64_t num_query_rows(const Problem& p) {
   return p.q.shape[0] * p.q.shape[1] * p.q.shape[2];
 }
 
-/// Returns log2 of each row's sum of exp(s - lse), as exact_log2_sums() computes it. Returns an empty vector if every
-/// lse is precise enough. Also returns an empty vector if the problem is one part of a larger problem, because lse then
-/// covers keys outside the part.
+/// Returns the result of exact_log2_sums() for each row: log2 of the row's sum of exp(s - lse). Returns an empty vector
+/// if every lse is precise enough. Also returns an empty vector if the problem is a part of a larger problem, because
+/// lse then includes keys outside the part.
 std::vector<float> log2_sums_of(const Problem& p) {
   const bool adds = p.bias || p.alibi_slopes || p.custom_score != nullptr;
   if (!adds || p.placement() != nullptr) return {};
@@ -141,8 +141,7 @@ std::vector<float> log2_sums_of(const Problem& p) {
   return log2_sums;
 }
 
-/// Returns <dout, o> - dlse of every row, as exact_deltas() computes it. Returns an empty vector if o is precise
-/// enough.
+/// Returns the result of exact_deltas() for each row: <dout, o> - dlse. Returns an empty vector if o is precise enough.
 std::vector<float> deltas_of(const Problem& p, const RowCorrections& corrections) {
   const bool coarse = core::is_narrow(p.o.dtype);
   if (!coarse || p.dropout_p == 0 || p.delta() != nullptr) return {};
@@ -180,8 +179,8 @@ void backward_captures(const Problem& p, const RowCorrections& corrections) {
   reference_captured_gradients(p);
 }
 
-/// Returns true if there are enough key heads to keep the threads busy and if the sums of a key head fit into the
-/// memory of a thread.
+/// Returns whether the method with one task per key head should be used. There must be enough key heads to keep the
+/// threads busy, and the sums of a key head must fit into the memory limit of a thread.
 bool groups_suffice(const Problem& p) {
   constexpr double kWorthOfFiveInsteadOfSeven = 5.0 / 7.0;
   constexpr std::int64_t kMostBytesOfGroup = 96 << 20;

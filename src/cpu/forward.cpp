@@ -1,12 +1,18 @@
 // Forward attention for a block of query rows: FlashAttention-2 (Dao, 2023), Algorithm 1, on one thread.
 //
-// The block is cut into panels of 64 rows, one row per SIMD lane. For each tile of 128 keys:
-//   S^T = K Q^T          scores (key, row), a matrix product
-//   m', P, l             running maximum, exponentials and their sum, down the keys of each lane
-//   O = diag(exp(m-m')) O + P V
-// At the end, o = O / l and lse = m + log l. The exponent in base 2 is (s - m) log2(e) scale. The code subtracts before
-// it scales, so that the rounding error is relative to the difference s - m and not to a large score. Long rows are
-// summed in several partial sums (long_sum-inl.hpp).
+// The block is cut into panels of 64 rows, one row per SIMD lane. For each row, m is the running maximum of the scores,
+// l is the sum of the exponentials, and O is the sum of the weighted values. For each tile of 128 keys, the code
+// computes the scores S, the new maximum m' and the exponentials P:
+//
+//   S^T = K Q^T
+//   m' = max(m, max S)
+//   P = exp(S - m')
+//   l = exp(m - m') l + sum P
+//   O = exp(m - m') O + P V
+//
+// At the end, o = O / l and lse = m + log l. An exponential is computed as 2^((s - m) log2(e) scale). The code
+// subtracts before it multiplies, so that the rounding error is proportional to the difference s - m and not to a large
+// score. Sums over long rows are split into several partial sums (long_sum-inl.hpp).
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/forward.cpp"
 #include <hwy/foreach_target.h>  // compiles this file once per SIMD target
@@ -68,11 +74,11 @@ struct ForwardMemory {
   }
 };
 
-/// A tile of keys and values, and prefetches of the next tile's rows.
+/// A tile of keys and values, and objects that prefetch the rows of the next tile.
 struct KeyTile {
   std::int64_t key_begin;
   std::int64_t num_keys;
-  FloatRows k;            // null if the product reads the keys in their own memory
+  FloatRows k;            // null if the product reads the keys directly from the tensor
   FloatRows v;            // null if v_pairs is used
   PairRows v_pairs;       // values in bf16 pairs if P is rounded to bf16; otherwise null
   const float* v_turned;  // (head_dim_v, 64): v_pairs transposed; set if Panel::o_turned is used
@@ -81,8 +87,8 @@ struct KeyTile {
 
 /// Computes the transposed product O^T += V^T P^T instead of O += P V, because AMX needs the left operand in pairs
 /// along its rows. One transposition of V serves four panels, whereas P would have to be transposed for each panel. If
-/// a mask cuts through the tile, the function computes 16 query rows at a time. `depth` gives the keys of each query
-/// row; here the query rows are columns.
+/// a mask cuts through the tile, the function computes 16 query rows at a time. `depth` is the range of keys of each
+/// query row. In the transposed product, query rows are columns.
 void add_values_turned(const ScoreTile& tile, Panel& panel, KeyTile& keys, const float* rescale,
                        std::int64_t head_dim_v, RowRanges depth, GemmMode mode) {
   constexpr std::int64_t kWords = kBlockN / 2;  // number of words in a row of v_turned
@@ -203,8 +209,8 @@ void add_sink(const Panel& panel, double nats_per_score, double sink, float (&ls
   }
 }
 
-/// Stores o = O / l and lse = m + log l. Returns false if a result is not finite, because a NaN may have reached other
-/// rows. Also returns false if all scores of a row are below the lowest float.
+/// Stores o = O / l and lse = m + log l. Returns false in two situations: a result is not finite, because a NaN may
+/// then have reached other rows; or all scores of a row are below the lowest float.
 bool finish_panel(const core::Problem& p, const ForwardTask& task, const ScoreRules& rules, Panel& panel) {
   if (panel.total_o != nullptr) {
     unfold_panel(rules, padded(p.head_dim_v), panel);
@@ -234,8 +240,8 @@ bool finish_panel(const core::Problem& p, const ForwardTask& task, const ScoreRu
     finite &= panel.row_max[r] == -kInfinity || std::isfinite(lse[r]);
     finite &= !rules.has_overflowed(panel.row_begin + r, panel.row_max[r]);
     if (!p.lse) continue;
-    // A caller that requests a float64 lse merges it with others. Rounding a large lse to float would change the
-    // weights of the merge.
+    // A caller that requests a float64 lse will merge this result with other results. If a large lse were rounded to
+    // float, the weights of that merge would be wrong.
     const bool is_exact = p.lse->dtype == DType::kF64;
     core::store(core::q_matrix(*p.lse, task.sequence, task.head), panel.row_begin + r, 0,
                 is_exact ? lse_with_sink(panel, rules.nats_per_score(), sink, r).lse : lse[r]);
@@ -243,15 +249,15 @@ bool finish_panel(const core::Problem& p, const ForwardTask& task, const ScoreRu
   return finite;
 }
 
-/// Returns prefetches of the rows of the next tile of K or V. They are spread over about as many steps as a tile's
-/// products have register blocks.
+/// Returns prefetches of the rows of the next tile of K or V. The prefetches are spread over the register blocks of a
+/// tile's products, about one step per block.
 PrefetchRows next_tile(const Matrix& m, std::int64_t begin, std::int64_t end, int num_panels) {
   constexpr int kStepsPerPanel = 20;
   return prefetch_in_steps(m, begin, std::clamp<std::int64_t>(end - begin, 0, kBlockN), kStepsPerPanel * num_panels);
 }
 
-/// Returns whether the product P V reads P rounded to bf16. With dropout it does not, because the backward pass then
-/// tolerates only the rounding of o (row_corrections.cpp).
+/// Returns whether the product P V reads P rounded to bf16. With dropout it does not, because then the corrections of
+/// the backward pass allow for no error of o other than its final rounding (row_corrections.cpp).
 bool rounds_p(const core::Problem& p) {
   return p.dropout_p == 0 && multiplies_in_bf16({p.q.dtype, p.k.dtype, p.v.dtype, p.result_dtype()});
 }

@@ -25,12 +25,12 @@ namespace attend::cpu {
 struct FunctionTile {
   float* s;
   std::int64_t stride;
-  std::int64_t key_begin;  // position in the sequence
+  std::int64_t key_begin;  // position of the first key in the sequence
   std::int64_t num_keys;
-  std::int64_t row_begin;  // position in the sequence
+  std::int64_t row_begin;  // position of the first row in the sequence
   std::int64_t num_rows;
-  // Output: derivatives with respect to the score, in the same layout, and 0 for a hidden key. If null, they are not
-  // computed.
+  // Output: derivatives with respect to the score, in the layout of s. The derivative of a hidden key is 0. If null,
+  // the derivatives are not computed.
   float* slopes;
 };
 
@@ -60,7 +60,7 @@ class FunctionRows {
   const expr::ScoreProgram& program_;
   const core::Sequence s_;
   std::int64_t head_;
-  // If true, a score of -inf means that the bias hides the key, and the function must not change it.
+  // If true, a score of -inf means that the bias hides the key, and the function must keep the score.
   bool keeps_hidden_;
   std::vector<CapturedView> captures_;
   std::optional<RowFunction> value_, value_and_slope_;

@@ -1,10 +1,10 @@
 // The matrix product of every tile of the `cpu` backend.
 //
-// A block of kRows x kVectors registers of C stays in registers during the loop over k. Each step loads kVectors
-// vectors of B, broadcasts kRows scalars of A, and executes kRows * kVectors fused multiply-adds. With AVX-512 the
-// block has 6 x 4 of the 32 registers. A step then has 10 loads for 24 multiply-adds, which is below the core's limit
-// of two loads per cycle. Source of the scheme: Goto, van de Geijn, Anatomy of High-Performance Matrix Multiplication
-// (2008), section 4.
+// A block of C, kRows x kVectors vectors, stays in registers during the loop over k. Each step loads kVectors vectors
+// of B, broadcasts kRows scalars of A, and executes kRows * kVectors fused multiply-adds. With AVX-512 the block has 6
+// x 4 of the 32 registers. A step then has 10 loads for 24 multiply-adds, which is below the core's limit of two loads
+// per cycle. Source of the scheme: Goto, van de Geijn, Anatomy of High-Performance Matrix Multiplication (2008),
+// section 4.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/gemm.cpp"
 #include <hwy/foreach_target.h>  // compiles this file once per SIMD target
@@ -49,8 +49,10 @@ HWY_INLINE void register_block(const GemmArgs& g, std::int64_t row, std::int64_t
   const std::int64_t a_step = g.a.col_stride;
   const float* HWY_RESTRICT a = g.a.data + row * a_row + k_begin * a_step;
   const float* HWY_RESTRICT b = g.b.data + k_begin * g.b.row_stride + col;
-  ATTEND_UNROLL_4  // 16 or 32 iterations for k = 64 or 128: few enough for the branch predictor to predict the last one
-      for (std::int64_t p = k_begin; p < k_end; ++p) {
+  // The loop has 16 iterations if k is 64, and 32 if k is 128. With so few iterations, the branch predictor also
+  // predicts the end of the loop.
+  ATTEND_UNROLL_4
+  for (std::int64_t p = k_begin; p < k_end; ++p) {
     Vector b_row[V];
     ATTEND_UNROLL
     for (int v = 0; v < V; ++v) b_row[v] = hn::LoadU(kFloats, b + v * kLanes);
@@ -102,8 +104,8 @@ BlockFunction block_of(int rows, int vectors) {
   return block_of_rows<kVectors>(rows);
 }
 
-/// Returns how many vectors the next block has if `left` remain. It is as many as possible, but 5 vectors are split
-/// into 3 + 2 instead of 4 + 1.
+/// Returns the number of vectors of the next block if `left` vectors remain. This is the maximum number, with one
+/// exception: 5 remaining vectors are split into 3 + 2 instead of 4 + 1.
 int next_vectors(std::int64_t left) {
   if (left == kVectors + 1 && kVectors > 2) return kVectors - 1;
   return static_cast<int>(std::min<std::int64_t>(left, kVectors));

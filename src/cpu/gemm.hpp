@@ -25,8 +25,9 @@ enum class GemmMode {
   kScaleColumnsAccumulate,  ///< C = C diag(column_scale) + A B; only amx_gemm() supports it
 };
 
-/// For each row of A, a range of columns of B or of k. begin and end must not decrease with the row. With the ranges, a
-/// product skips the masked corner of a tile. If the range restricts columns, begin and end are multiples of 16.
+/// For each row of A, a range of columns of B, or a range of k. A product uses the ranges to skip the masked corner of
+/// a tile. From row to row, begin and end must not decrease. If the ranges restrict columns, begin and end are
+/// multiples of 16.
 struct RowRanges {
   const std::int32_t* begin = nullptr;  ///< null: no restriction
   const std::int32_t* end = nullptr;
@@ -45,7 +46,7 @@ class PrefetchRows {
         stride_bytes_(stride_bytes),
         lines_per_step_((num_rows * ((row_bytes + kLineBytes - 1) / kLineBytes) + num_steps - 1) / num_steps) {}
 
-  /// Executes one of num_steps steps.
+  /// Prefetches the lines of one of num_steps steps.
   void step() {
     for (std::int64_t line = 0; line < lines_per_step_ && rows_left_ > 0; ++line) {
       __builtin_prefetch(row_ + byte_, /*write=*/0, /*locality=*/2);
@@ -75,10 +76,10 @@ struct GemmArgs {
   std::int64_t m, n, k;
   GemmMode mode = GemmMode::kStore;
   const float* row_scale = nullptr;  ///< (m), used by kScaleAccumulate
-  PrefetchRows* prefetch = nullptr;  ///< executes one step per block of 6 rows and 64 columns of C
-  /// Row i of C is needed only in these columns. The product may or may not write the others.
+  PrefetchRows* prefetch = nullptr;  ///< the product executes one prefetch step per block of 6 rows and 64 columns of C
+  /// Columns of row i of C that the caller needs. Other columns may be written or left unchanged.
   RowRanges columns = {};
-  RowRanges depth = {};  ///< A(i, p) is zero outside this range of p
+  RowRanges depth = {};  ///< range of p outside of which A(i, p) is zero
 };
 
 }  // namespace attend::cpu

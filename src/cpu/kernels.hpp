@@ -1,5 +1,5 @@
-// Interface between the host side and the SIMD side of the `cpu` backend. Each function runs the code of the active
-// SIMD target. The functions do not check their arguments, because make_problem() has checked them.
+// Functions of the `cpu` backend that are compiled once per SIMD target. Each function runs the code of the active SIMD
+// target. The functions do not check their arguments, because make_problem() has checked them.
 #pragma once
 
 #include "core/problem.hpp"
@@ -9,8 +9,8 @@
 
 namespace attend::cpu {
 
-/// Query rows [row_begin, row_end) of one head. There are at most kForwardBlockM of them, and row_begin is a multiple
-/// of kPanel.
+/// Query rows [row_begin, row_end) of one head. There are at most kForwardBlockM rows, and row_begin is a multiple of
+/// kPanel.
 struct ForwardTask {
   core::Sequence sequence;
   std::int64_t head;
@@ -19,24 +19,24 @@ struct ForwardTask {
 };
 
 /// Writes o and lse of the task's rows. Returns false if a result is not finite. The reference must then recompute the
-/// rows, because a NaN or infinity of one row or key may have reached other rows through products with masked zeros (0
-/// * NaN = NaN).
+/// rows. The reason is that a NaN or infinity of one row or key may have reached other rows. Tile products also
+/// multiply masked entries, whose p is 0, and 0 * NaN is NaN.
 bool forward_rows(const core::Problem& p, const ForwardTask& task, Scratch& scratch);
 
-/// Returns the index of a query row in an array (batch, num_heads_q, seqlen_q).
+/// Returns the index of a query row in an array of shape (batch, num_heads_q, seqlen_q).
 [[nodiscard]] inline std::int64_t delta_index(const core::Problem& p, const core::Sequence& s, std::int64_t head,
                                               std::int64_t row) {
   return (s.batch * p.num_heads_q + head) * p.q.shape[2] + s.q_begin + row;
 }
 
-/// Corrections for the backward pass of query rows whose o or lse is too coarse. The arrays are indexed by
-/// delta_index(). A null array means no correction.
+/// Corrections for the backward pass, for query rows whose o or lse has a rounding error that would change the
+/// gradients. The arrays are indexed by delta_index(). A null array means no correction.
 struct RowCorrections {
   const float* deltas = nullptr;     ///< <dout, o> - dlse
-  const float* log2_sums = nullptr;  ///< log2 of sum_j exp(s_ij - lse_i), which is 0 for an exact lse
+  const float* log2_sums = nullptr;  ///< log2 of sum_j exp(s_ij - lse_i) for row i; it is 0 if lse is exact
 };
 
-/// Keys [key_begin, key_end) of one key head. key_begin is a multiple of kBlockN; key_end is a multiple of kBlockN or
+/// Keys [key_begin, key_end) of one key head. key_begin is a multiple of kBlockN. key_end is a multiple of kBlockN, or
 /// seqlen_k.
 struct BackwardKeysTask {
   core::Sequence sequence;
@@ -55,8 +55,8 @@ std::int64_t backward_keys_bytes(const core::Problem& p, const core::Sequence& s
 /// must then recompute the key head and its query heads.
 bool backward_keys(const core::Problem& p, const BackwardKeysTask& task, Scratch& scratch);
 
-/// Query rows [row_begin, row_end) of one head. There are at most kBackwardBlockM of them, and row_begin is a multiple
-/// of it.
+/// Query rows [row_begin, row_end) of one head. There are at most kBackwardBlockM rows, and row_begin is a multiple of
+/// kBackwardBlockM.
 struct BackwardRowsTask {
   core::Sequence sequence;
   std::int64_t head;
@@ -69,9 +69,9 @@ struct BackwardRowsTask {
 /// head and its query heads.
 bool backward_rows(const core::Problem& p, const BackwardRowsTask& task, Scratch& scratch);
 
-/// Computes delta = sum_j p_ij dp_ij - dlse for each row of the task and writes it to `deltas`. The usual formula
-/// <dout, o> - dlse is not precise enough with dropout, because rounding o to 16 bits may cause an error larger than a
-/// row's gradients, which can cancel.
+/// Computes delta = sum_j p_ij dp_ij - dlse for each row of the task and writes it to `deltas`. With dropout, the usual
+/// formula <dout, o> - dlse is not precise enough if o has 16 bits. The terms of a row's gradients may cancel, and the
+/// rounding error of o may then exceed the gradients.
 void exact_deltas(const core::Problem& p, const BackwardRowsTask& task, float* deltas, Scratch& scratch);
 
 /// Returns whether the rounding of a row's lse may change its gradients. This happens if lse is large for a reason
@@ -79,10 +79,11 @@ void exact_deltas(const core::Problem& p, const BackwardRowsTask& task, float* d
 [[nodiscard]] bool lse_is_coarse(const core::Problem& p, const core::Sequence& s, std::int64_t head, std::int64_t row);
 
 /// Writes log2 of sum_j exp(s_ij - lse_i) to `log2_sums`, for those rows of the task for which lse_is_coarse() is true.
-/// Writes 0 if the rounding of lse cannot explain the sum, because lse then covers keys outside this problem.
+/// Writes 0 if the sum differs from 1 by more than the rounding of lse can explain, because lse then includes keys
+/// outside this problem.
 void exact_log2_sums(const core::Problem& p, const BackwardRowsTask& task, float* log2_sums, Scratch& scratch);
 
-/// One tile of dbias, given by indices into p.dbias. The index is 0 in a broadcast dimension.
+/// One tile of dbias. The fields are indices into p.dbias; the index is 0 in a broadcast dimension.
 struct DbiasTask {
   std::int64_t batch;
   std::int64_t head;

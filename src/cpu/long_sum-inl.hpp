@@ -66,7 +66,7 @@ class LongSum {
   void fold_pending() {
     if (has_total_) {
       fold(sum_, size_, 1.0, total_);
-    } else {  // the total does not hold values yet
+    } else {  // the total contains no values yet
       std::copy_n(sum_, size_, total_);
       std::fill_n(sum_, size_, 0.0F);
     }
@@ -76,7 +76,7 @@ class LongSum {
 
   std::int64_t size_ = 0;
   float* sum_ = nullptr;
-  double* total_ = nullptr;  // null if there are few tiles
+  double* total_ = nullptr;  // null if a float sum is precise enough, because there are few tiles
   std::int64_t pending_ = 0;
   bool has_total_ = false;
 };

@@ -1,10 +1,10 @@
 // Rung 00 of the ladder, `cpu_naive`: the definition of attention as a textbook loop, float32, one thread.
 //
-// This backend is the baseline for all later rungs. For each query row it computes all scores, their maximum, their
-// exponentials and the sum of these, and then the weighted sum of the values. It makes three passes over a row of
-// scores. There are no tiles, and only the compiler uses SIMD. Every key and value is read again for every row.
-// Supports f32, full and causal masks, any head_dim, GQA, seqlen_q != seqlen_k, forward and backward, and a score
-// function without gradients of its captures. Refuses all other options.
+// This backend is the baseline for all later rungs. It makes three passes over each row of scores. It computes the
+// scores and their maximum, then the exponentials and their sum, and then the weighted sum of the values. There are no
+// tiles, and only the compiler uses SIMD. Every key and value is read again for every row. Supports f32, full and
+// causal masks, any head_dim, GQA, seqlen_q != seqlen_k, forward and backward, and a score function without gradients
+// of its captures. Refuses all other options.
 //
 // Run: attend run --compute cpu_naive --mode both --data data/B2_H8_S512_D64 --check
 #include <fmt/format.h>
@@ -130,7 +130,8 @@ void backward_head(const Problem& p, const Sequence& s, std::int64_t head) {
       if (scores[j] == -kInfinity) continue;  // a score function hides this key
       const float p_ij = std::exp(scores[j] - *row(lse, i));
       const float ds = p_ij * (dot(row(dout, i), row(v, j), v.cols) - delta);
-      const float ds_ij = ds == 0 ? 0.0F : ds * rows.slopes()[j];  // the derivative may be infinite if ds is 0
+      // The derivative of the function may be infinite for an entry whose ds is 0.
+      const float ds_ij = ds == 0 ? 0.0F : ds * rows.slopes()[j];
       add_scaled(row(dv, j), p_ij, row(dout, i), v.cols);
       add_scaled(row(dq, i), scale * ds_ij, row(k, j), k.cols);
       add_scaled(row(dk, j), scale * ds_ij, row(q, i), q.cols);

@@ -35,7 +35,7 @@ HWY_INLINE const T* row_at(const T* data, const Matrix& m, std::int64_t row) {
   return data + row * m.row_stride;
 }
 
-/// Rows of floats, `stride` apart. If they were made with Readable::kVectors, full vectors can be read up to
+/// Rows of floats, `stride` apart. If they were made with Readable::kVectors, full vectors may be read up to column
 /// padded(cols).
 struct FloatRows {
   const float* data = nullptr;
@@ -59,7 +59,8 @@ HWY_INLINE void pack_rows(const Matrix& m, std::int64_t begin, std::int64_t coun
   });
 }
 
-/// Rows of words. A word holds the bf16 elements of two neighbouring rows in one column, the even row in the low half.
+/// Rows of 32-bit words. A word contains two bf16 elements of one column: that of an even row in the low half, and that
+/// of the next row in the high half.
 struct PairRows {
   std::uint32_t* data = nullptr;
   std::int64_t stride = 0;
@@ -92,9 +93,9 @@ HWY_INLINE PairRows pack_row_pairs(const Matrix& m, std::int64_t begin, std::int
   return pairs;
 }
 
-/// Returns rows [begin, begin + count) of m as floats. The result points into m if its memory is suitable, and
-/// otherwise to a copy in `buffer`, which must hold count * padded(m.cols) floats. Unaligned rows are copied, because
-/// vector loads that straddle cache lines cost more than the copy.
+/// Returns rows [begin, begin + count) of m as floats. The result points into m if the memory of m is suitable.
+/// Otherwise it points to a copy in `buffer`, which must have room for count * padded(m.cols) floats. Unaligned rows
+/// are copied, because vector loads that straddle cache lines cost more than the copy.
 HWY_INLINE FloatRows float_rows(const Matrix& m, std::int64_t begin, std::int64_t count, Readable readable,
                                 float* buffer) {
   const bool aligned = m.cols % 16 == 0 && m.row_stride % 16 == 0 && reinterpret_cast<std::uintptr_t>(m.data) % 64 == 0;
@@ -145,7 +146,7 @@ HWY_INLINE void transpose_4x4(const float* from, std::int64_t from_stride, float
 
 /// Transposes `count` <= 64 rows of m, starting with row `begin`: dst[c * 64 + r] = factor * m(begin + r, c). Lanes
 /// from `count` to 63 are zero. Copies sixteen columns at a time through `staging` (64 x 16 floats). If kScale is
-/// false, elements are moved as bits, so an f32 matrix may hold any 32-bit words.
+/// false, bits are copied without arithmetic, so an f32 matrix may contain any 32-bit words.
 template <bool kScale>
 HWY_INLINE void pack_transposed(const Matrix& m, std::int64_t begin, std::int64_t count, float factor,
                                 float* HWY_RESTRICT dst) {

@@ -20,27 +20,27 @@ namespace attend::cpu::HWY_NAMESPACE {
 struct Panel {
   std::int64_t row_begin;
   std::int64_t num_rows;
-  const float* q;   // (head_dim, 64): transposed, times ScoreRules::product_factor()
-  float* o;         // (64, padded head_dim_v): sum of p v, relative to exp(row_max)
+  const float* q;   // (head_dim, 64): the query rows, transposed and multiplied by ScoreRules::product_factor()
+  float* o;         // (64, padded head_dim_v): sum of p v, divided by exp(row_max)
   float* o_turned;  // (head_dim_v, 64): o transposed, until gather_rows(); null if o is computed directly
   float* row_max;   // (64)
   float* row_sum;   // (64)
   bool started;     // true once o contains the sum of a tile
 
   // Totals of earlier tiles, in float64. The pointers are null if there are few keys.
-  double* total_o;         // (64, padded head_dim_v), relative to exp(total_row_max)
+  double* total_o;         // (64, padded head_dim_v): total of o, divided by exp(total_row_max)
   double* total_row_sum;   // (64)
   float* total_row_max;    // (64)
-  std::int64_t num_tiles;  // number of tiles in o and row_sum that are not yet in the totals
+  std::int64_t num_tiles;  // number of tiles that are included in o and row_sum, but not yet in the totals
 };
 
-/// Storage format of p. kToFloats stores floats. kToPairs stores as_pairs() of two neighbouring keys in the tile row of
-/// the first key.
+/// Storage format of p. kToFloats stores floats. kToPairs stores the result of as_pairs() for two neighbouring keys, in
+/// the tile row of the first of them.
 enum class Softmax { kToFloats, kToPairs };
 
-/// Executes lines 8 to 10 of the algorithm for kVectors vectors of lanes and keys [begin, end) of the tile. Updates the
-/// row maximum, turns scores into exponentials, and computes row sums and the factor that rescales earlier sums. With
-/// kToPairs, `begin` is even, and `end` is even or the end of the tile.
+/// Executes lines 8 to 10 of FlashAttention-2's Algorithm 1 for kVectors vectors of lanes and keys [begin, end) of the
+/// tile. Updates the row maximum, turns scores into exponentials, and computes row sums and the factor that rescales
+/// earlier sums. With kToPairs, `begin` is even, and `end` is even or the end of the tile.
 template <Softmax kForm, int kVectors>
 HWY_INLINE void softmax_lanes(const ScoreTile& tile, std::int64_t begin, std::int64_t end, int lane, const Panel& panel,
                               float log2_per_score, float* rescale) {
@@ -57,7 +57,8 @@ HWY_INLINE void softmax_lanes(const ScoreTile& tile, std::int64_t begin, std::in
     const auto at = lane + v * kLanes;
     const Vector earlier_top = hn::Load(kFloats, panel.row_max + at);
     const auto nothing_seen = hn::Eq(top[v], hn::Set(kFloats, -kInfinity));
-    base[v] = hn::IfThenZeroElse(nothing_seen, top[v]);  // -inf - -inf would be NaN, whereas 2^(-inf - 0) is 0
+    // If row_max is -inf, 0 is subtracted instead, because -inf - -inf is NaN, whereas 2^(-inf - 0) is 0.
+    base[v] = hn::IfThenZeroElse(nothing_seen, top[v]);
     hn::Store(exp_above(earlier_top, base[v], factor), kFloats, rescale + at);
     hn::Store(top[v], kFloats, panel.row_max + at);
     sum[v] = hn::Zero(kFloats);
@@ -104,9 +105,9 @@ void online_softmax(const ScoreTile& tile, const Panel& panel, float log2_per_sc
 template <Softmax kForm>
 void online_softmax_masked(const ScoreTile& tile, const TileRanges& ranges, const Panel& panel, float log2_per_score,
                            float* rescale) {
-  // gemm() computes up to 6 neighbouring rows together and uses the widest key range among them, even if the rows are
-  // in two vectors. bf16_dot_gemm() rounds that range out to full pairs, or computes 16 rows together, which are one
-  // vector here.
+  // gemm() computes up to 6 neighbouring rows together. For all of them it uses their widest key range, even if the
+  // rows belong to two vectors. bf16_dot_gemm() extends that range to full pairs. With AMX it computes 16 rows
+  // together, which form one vector here.
   constexpr std::int64_t kNeighbours = 5;
   for (int lane = 0; lane < tile.lanes(); lane += kLanes) {
     const std::int64_t first = std::max<std::int64_t>(lane - kNeighbours, 0);

@@ -19,12 +19,14 @@ namespace attend::cpu {
 namespace {
 
 std::atomic<bool> is_child = false;
-// The handler is registered at load time, so it also detects a fork before the library's first call. Such a fork
-// matters because other users of OpenMP in the process share its threads.
+// The handler is registered when the library is loaded, so it also detects a fork before the library's first call. Even
+// such a fork matters: another library of the process may already have started OpenMP's threads, which the child does
+// not have.
 [[maybe_unused]] const int fork_handler = pthread_atfork(nullptr, nullptr, [] { is_child = true; });
 
 /// Returns the first number in OMP_NUM_THREADS. If the variable is unset, returns the number of processors in the
-/// affinity mask. Does not call omp_get_max_threads(), because any library in the process may have changed its value.
+/// affinity mask. Does not call omp_get_max_threads(), because another library in the process may have changed that
+/// setting.
 int threads_of_environment() {
   const char* text = core::environment("OMP_NUM_THREADS");
   const long wanted = text == nullptr ? 0 : std::strtol(text, nullptr, 10);
@@ -36,8 +38,8 @@ std::atomic<int> told = 0;
 
 std::atomic<InterruptCheck> interrupt_check = nullptr;
 
-/// State of the loop whose task this thread runs: the loop's end flag (null outside a loop), and whether this thread
-/// started the loop.
+/// State of the loop whose task this thread runs. loop_ended is the loop's end flag, or null outside a loop.
+/// is_loop_caller is true if this thread started the loop.
 thread_local std::atomic<bool>* loop_ended = nullptr;
 thread_local bool is_loop_caller = false;
 
@@ -95,7 +97,7 @@ void run_on_fresh_threads(std::int64_t num_tasks, int threads, const std::functi
   std::vector<std::jthread> helpers;
   try {
     for (int helper = 1; helper < threads; ++helper) helpers.emplace_back(work);
-  } catch (const std::system_error&) {  // The system has no more threads. The existing threads do the work.
+  } catch (const std::system_error&) {  // The system cannot start more threads. The existing threads do the work.
   }
   work();
 }

@@ -17,8 +17,8 @@ namespace attend::cpu {
 /// Calls of omp_set_num_threads() by other libraries do not change the number.
 [[nodiscard]] int max_threads();
 
-/// Sets the number of threads for the process. 0 restores the default: OMP_NUM_THREADS, or the number of processors
-/// that the process may use if that is unset.
+/// Sets the number of threads for the process. 0 restores the default, which is OMP_NUM_THREADS. If OMP_NUM_THREADS is
+/// unset, the default is the number of processors that the process may use.
 void set_max_threads(int threads);
 
 /// Returns true in a child process that was forked after its parent had loaded the library. The fork does not copy
@@ -28,7 +28,7 @@ void set_max_threads(int threads);
 /// Thrown if the interrupt check ends a call. The outputs are then undefined, but all other state stays valid.
 struct Interrupted {};
 
-/// Interrupt check. The thread that made a call runs the check between tasks and inside long tasks. If the check
+/// Interrupt check. The thread that called the library runs the check between tasks and inside long tasks. If the check
 /// returns true, the call ends. Null means no check.
 using InterruptCheck = bool (*)();
 void set_interrupt_check(InterruptCheck check);
@@ -36,8 +36,9 @@ void set_interrupt_check(InterruptCheck check);
 /// Runs the interrupt check, unless the last check was a short time ago, and returns its result.
 [[nodiscard]] bool wants_to_end();
 
-/// Throws Interrupted if the call must end. Tasks call it if they take longer than a user waits. The thread that made
-/// the call runs the interrupt check; the other threads of a parallel_for read its result.
+/// Throws Interrupted if the call must end. A task that takes long must call this function regularly. On the thread
+/// that called the library, the function runs the interrupt check. On the other threads of a parallel_for, it reads the
+/// result of that check.
 void end_if_interrupted();
 
 /// Calls end_if_interrupted() rarely enough that a loop does not slow down.
@@ -45,8 +46,9 @@ class InterruptPoint {
  public:
   /// Must be called after each step of the loop, with the number of scores that the step computed.
   void after(std::int64_t scores) {
-    constexpr std::int64_t kOften = 1 << 14;  // scores between two checks: about a millisecond
-    constexpr std::int64_t kStep = 16;        // cost of a step without scores, counted in scores
+    constexpr std::int64_t kOften = 1 << 14;  // number of scores between two checks; they take about a millisecond
+    // Cost of a step without scores, as the number of scores that take the same time.
+    constexpr std::int64_t kStep = 16;
     done_ += std::max<std::int64_t>(scores, 0) + kStep;
     if (done_ < kOften) return;
     done_ = 0;
@@ -57,7 +59,7 @@ class InterruptPoint {
   std::int64_t done_ = 0;
 };
 
-/// Marks the thread as part of a loop while a task of the loop runs.
+/// Marks the current thread as a thread of a parallel loop. The mark lasts while the object exists.
 class LoopScope {
  public:
   LoopScope(std::atomic<bool>& ended, bool is_caller);
@@ -70,7 +72,8 @@ class LoopScope {
   bool outer_is_caller_;
 };
 
-/// Calls task(index) for every index in [0, num_tasks) on `threads` new threads, which end with the call.
+/// Calls task(index) for every index in [0, num_tasks). It starts `threads` threads for this call, and ends them before
+/// it returns.
 void run_on_fresh_threads(std::int64_t num_tasks, int threads, const std::function<void(std::int64_t)>& task);
 
 /// Calls body(task) for every task in [0, num_tasks), on up to `most_threads` threads. The first free thread runs the

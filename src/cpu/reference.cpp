@@ -1,12 +1,24 @@
 // Attention by its formula, in float64, one row at a time. Tests compare every other backend with it.
 //
-//   s_ij = g(f(scale <q_i, k_j>) + bias_ij - slope |i + off - j|)  masked keys are not visited at all
-//   L_i = log(sum_j exp(s_ij) + exp(sink)),  p_ij = exp(s_ij - L_i),  z_ij = dropout(p)_ij,  o_i = sum_j z_ij v_j
-// Backward of a loss with gradients do and dL (Dao, FlashAttention-2 (2023), section 2.2, with dL added):
-//   dv_j = sum_i z_ij do_i,  dp_ij = dropout(<do_i, v_j>),  ds_ij = p_ij (dp_ij - <do_i, o_i> + dL_i)
+// In the formulas, i is a query row and j is a key that the row sees. Masked keys are not visited. f is the score
+// transform, g is the custom function, L is lse, and off is seqlen_k - seqlen_q. Forward computes:
+//
+//   s_ij = g(f(scale <q_i, k_j>) + bias_ij - slope |i + off - j|)
+//   L_i = log(sum_j exp(s_ij) + exp(sink))
+//   p_ij = exp(s_ij - L_i)
+//   z_ij = dropout(p)_ij
+//   o_i = sum_j z_ij v_j
+//
+// Backward receives do and dL, the gradients of a loss with respect to o and L. f'_ij and g'_ij are the derivatives of
+// f and g at the entry (i, j). Source: Dao, FlashAttention-2 (2023), section 2.2, to which dL is added. Backward
+// computes:
+//
+//   dv_j = sum_i z_ij do_i
+//   dp_ij = dropout(<do_i, v_j>)
+//   ds_ij = p_ij (dp_ij - <do_i, o_i> + dL_i)
 //   dsink = sum_i exp(sink - L_i) (dL_i - <do_i, o_i>)
-//   dq_i = scale sum_j ds_ij k_j,  dk_j = scale sum_i ds_ij q_i      (ds times the derivatives of f, a transform,
-//                                                                     and g, the custom function)
+//   dq_i = scale sum_j f'_ij g'_ij ds_ij k_j
+//   dk_j = scale sum_i f'_ij g'_ij ds_ij q_i
 #include "cpu/reference.hpp"
 
 #include <algorithm>
@@ -29,7 +41,8 @@ namespace reference {
 #endif
 
 ATTEND_WIDE_LOOPS double dot(const double* a, const double* b, std::int64_t n) {
-  constexpr std::int64_t kSums = 16;  // independent sums: in a single sum each addition would wait for the previous one
+  // The loop has several independent sums, because in a single sum each addition would wait for the previous one.
+  constexpr std::int64_t kSums = 16;
   double sums[kSums] = {};
   std::int64_t i = 0;
   for (; i + kSums <= n; i += kSums) {
@@ -51,8 +64,8 @@ namespace {
 
 using namespace reference;
 
-/// Rows, each of which is a sum of scaled rows. NaN times any number is NaN, so a row that receives a NaN is only
-/// marked.
+/// A matrix whose rows are sums of scaled rows. After a NaN has been added, a row stays NaN, so such a row is only
+/// marked and needs no further additions.
 class RowSums {
  public:
   RowSums(std::int64_t rows, std::int64_t cols) : cols_(cols), sums_(rows, cols), is_nan_(rows) {}
@@ -130,7 +143,8 @@ void reference_forward_rows(const Problem& p, const Sequence& s, std::int64_t he
     }
     const bool saw_no_key = row_max == -kInfinity;
     const double lse_of_keys = saw_no_key ? -kInfinity : row_max + std::log(row_sum);
-    double lse = lse_of_keys, share = 1;  // `share` is the weight of the keys in the row's sum, which includes the sink
+    // `share` is the part of the row's sum that belongs to keys and not to the sink.
+    double lse = lse_of_keys, share = 1;
     if (p.sinks) {
       const core::MergedLse all = core::merge_lse(lse_of_keys, core::load(*p.sinks, s.index, head, 0, 0));
       lse = all.lse;

@@ -1,8 +1,8 @@
 // The float64 definition of attention, one head at a time.
 //
 // The `reference` backend loops over these functions. The `cpu` backend calls them for a head whose inputs contain NaN
-// or infinities. The tile products of `cpu` would spread such inputs to rows that do not depend on them, because 0 *
-// NaN = NaN.
+// or infinities. In the tile products of `cpu`, such inputs would reach rows that do not depend on them, because 0 *
+// NaN is NaN.
 //
 // All functions check for an interrupt after some rows, and throw Interrupted (parallel.hpp).
 #pragma once
@@ -22,8 +22,8 @@ void reference_backward_group(const core::Problem& p, const core::Sequence& s, s
 /// Computes dbias for all sequences and heads, and writes the entire tensor.
 void reference_dbias(const core::Problem& p);
 
-/// Computes the gradient of one option of the problem (a tensor such as the sinks), for all sequences and heads, and
-/// writes the entire tensor.
+/// Computes the gradient of one option that is a tensor, for example the sinks. Handles all sequences and heads, and
+/// writes the entire gradient.
 void reference_option_gradient(const core::Problem& p, const core::ScoreTensor& row);
 
 /// Computes the gradients of all options that the problem requests.

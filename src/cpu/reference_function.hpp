@@ -26,7 +26,7 @@ class ReferenceFunction {
   /// Returns the function's score and its slope for row i and key j.
   [[nodiscard]] Value at(std::int64_t i, std::int64_t j, double score);
 
-  /// Constructs an object that evaluates the given nodes of the function's graph instead of its score.
+  /// Makes an object that evaluates the given nodes of the function's graph instead of the node of the score.
   ReferenceFunction(const core::Problem& p, const core::Sequence& s, std::int64_t head, std::vector<expr::Id> nodes);
   [[nodiscard]] std::span<const double> nodes_at(std::int64_t i, std::int64_t j, double score);
 

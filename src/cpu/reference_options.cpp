@@ -74,8 +74,8 @@ class SinkGradient {
     return exponential(sink_ - lse - sum.top - sum.log_sum) * (dlse - delta);
   }
 
-  /// Returns the correction of the normalisation of p that the backward pass uses. Few rows need it. If lse is so
-  /// large, exp(sink - lse) is usually 0, and the sink then needs no correction.
+  /// Returns the correction of the normalisation of p that the backward pass uses. Few rows need the correction. It
+  /// matters only if |lse| is large, and exp(sink - lse) is then usually 0.
   [[nodiscard]] LogOfSum log_of_sum(std::int64_t i, double lse) {
     if (!(std::abs(lse) >= kCoarseLse) || exponential(sink_ - lse) == 0) return {};
     if (!q_) {

@@ -69,7 +69,7 @@ struct Score {
   double before_function = 0;
 };
 
-/// What one entry of the score matrix contributes to gradients.
+/// Values with which one entry of the score matrix contributes to gradients.
 struct ScoreGradient {
   double z;                // p_ij after dropout
   double ds;               // gradient of s_ij before the custom function
@@ -88,7 +88,7 @@ class Scores {
 
   [[nodiscard]] KeyRange keys(std::int64_t i) const { return window_.row(i); }
 
-  /// Returns true if the row cannot see the key, independently of the product q.k.
+  /// Returns whether a mask or the bias hides the key from the row. The product q.k does not matter.
   [[nodiscard]] bool masked(std::int64_t i, std::int64_t j) const {
     if (!tiles_.see_all() && !tiles_.sees(i, j)) return true;
     if (p_.bias && core::load(*p_.bias, s_.batch, head_, i, j) == -kInfinity) return true;
@@ -131,7 +131,8 @@ class Scores {
 };
 
 /// Logarithm of a sum, stored as top + log_sum. The two terms stay separate because adding them could lose log_sum to
-/// rounding if `top` is large. For x near top, exp(x - log of the sum) is exponential(x - top - log_sum).
+/// rounding if `top` is large. To divide exp(x) by the sum, compute exponential(x - top - log_sum); this is precise if
+/// x is near top.
 struct LogOfSum {
   double top = 0;
   double log_sum = 0;
@@ -155,15 +156,15 @@ class RowScores {
   }
 
   /// Returns log(sum_j exp(s_ij - lse_i) + exp(sink - lse_i)), where sink is -inf if there is none. The result is 0 for
-  /// an exact lse. If all keys have a large score in common, lse is too coarse to include the logarithm of the number
-  /// of keys. The function also returns 0 if the rounding of lse cannot explain the sum, because lse then covers other
-  /// keys too.
+  /// an exact lse. If all keys have the same large score, the rounding error of lse exceeds the logarithm of the number
+  /// of keys, and the result is not 0. If the result is larger than the rounding of lse can explain, lse includes other
+  /// keys too, and the function returns 0.
   [[nodiscard]] LogOfSum log_of_sum(double sink, double lse) const {
     if (p_.placement() != nullptr || !(std::abs(lse) >= kCoarseLse)) return {};
     const KeyRange range = keys();
     double top = sink - lse;
     for (std::int64_t j = range.begin; j < range.end; ++j) top = std::max(top, at(j).value - lse);
-    // The sum is relative to its largest term, because the error of lse may exceed the range of exp.
+    // All terms are divided by the largest term, because the error of lse may exceed the range of exp.
     double sum = exponential(sink - lse - top);
     for (std::int64_t j = range.begin; j < range.end; ++j) sum += exponential(at(j).value - lse - top);
     const double largest_rounding = p_.lse->dtype == DType::kF64 ? 0x1p-51 : kLargestLseError;

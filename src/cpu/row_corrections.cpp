@@ -1,11 +1,12 @@
-// Recomputes two values of query rows for the backward pass if the rounding of o or lse makes them too coarse:
+// Recomputes two values of query rows for the backward pass, if the rounding of o or lse would make them too imprecise:
 //
-// - delta. dS = P (dP - delta), where delta = <dout, o> = sum_j P_j dP_j. If dropout leaves a row only one key, dP and
-//   delta cancel, and dS is 0. If o is rounded to 16 bits, they cancel only up to its last bit, and dropout's factor
-//   1/(1-p) amplifies the remainder.
+// - delta. dS = P (dP - delta), where delta = <dout, o> = sum_j P_j dP_j. If a row has only one key after dropout, dP
+//   and delta are equal, and dS is 0. If o is rounded to 16 bits, the difference of dP and delta is instead a rounding
+//   error of o, and dropout's factor 1/(1-p) enlarges it.
 //
-// - The sum of exp(s - lse), including a sink. The sum is 1 for an exact lse. If every key has a bias of -1e9, lse is
-//   rounded to a multiple of 64, which loses all of log n for n keys. P and all gradients would be n times too large.
+// - The sum of exp(s - lse), including a sink. The sum is 1 for an exact lse. Suppose that a row has n keys, all with a
+//   bias of -1e9. lse is then rounded to a multiple of 64, which loses the term log n. P and all gradients would be n
+//   times too large.
 //
 // Each correction repeats two of the five products of the backward pass.
 #undef HWY_TARGET_INCLUDE
@@ -26,9 +27,9 @@ HWY_BEFORE_NAMESPACE();
 namespace attend::cpu::HWY_NAMESPACE {
 namespace {
 
-/// Returns the largest difference between <dout, o> and the sum over keys that the rounding of o alone can explain. If
-/// the difference is larger, o includes other keys, for example after merging results of several devices. In that
-/// situation <dout, o> is the correct delta.
+/// Returns an upper limit for the difference between <dout, o> and the sum over keys, if only the rounding of o causes
+/// it. If the difference is larger, o includes other keys, for example because results of several devices were merged.
+/// In that situation <dout, o> is the correct delta.
 double rounding_of_o(const Matrix& dout, const Matrix& o, std::int64_t row) {
   constexpr double kSlack = 1.1;  // allows for the rounding of the float32 sum
   const double roundoff = core::dtype_traits(o.dtype).unit_roundoff;
@@ -120,7 +121,8 @@ void exact_log2_sums(const core::Problem& p, const BackwardRowsTask& task, float
 }
 
 bool lse_is_coarse(const core::Problem& p, const core::Sequence& s, std::int64_t head, std::int64_t row) {
-  // Without these options, the rounding errors of the products are as large as that of lse.
+  // Without these options, a correction is useless, because the rounding errors of the products are as large as that of
+  // lse.
   if (!p.bias && !p.alibi_slopes && p.custom_score == nullptr) return false;
   if (!is_coarse(static_cast<float>(core::load(core::q_matrix(*p.lse, s, head), row, 0)))) return false;
   if (p.dlse && core::load(core::q_matrix(*p.dlse, s, head), row, 0) != 0) return true;

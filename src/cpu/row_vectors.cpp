@@ -43,9 +43,9 @@ void one_by_one(const RowVectors& v, F f) {
   for (int n = 0; n < v.count; ++n) v.out_f[n] = f(n);
 }
 
-/// Evaluates lanes within [low, high] with `vector` and all other lanes (NaN, infinities, large numbers) with `scalar`.
-/// In the other lanes, `vector` receives the value `inside`. The result of a lane therefore does not depend on its
-/// neighbours.
+/// Evaluates lanes with a value in [low, high] by `vector`. Evaluates all other lanes (NaN, infinities, large numbers)
+/// by `scalar`. In the other lanes, `vector` receives the value `inside`. The result of a lane therefore does not
+/// depend on the neighbouring lanes.
 template <class V, class S>
 void in_range(const RowVectors& v, float low, float high, float inside, V vector, S scalar) {
   const Floats least = hn::Set(kFloats, low), most = hn::Set(kFloats, high);
@@ -181,7 +181,7 @@ void of_ints(const Instruction& made, const RowVectors& v) {
   switch (made.op) {
     case Op::kNegate:
       return each_int(v, [&](int n) { return hn::Sub(hn::Zero(kInts), a(n)); });
-    case Op::kAbs:  // The absolute value of the least integer wraps, as its negation does.
+    case Op::kAbs:  // The absolute value of the least integer overflows and wraps, like the negation of that integer.
       return each_int(v, [&](int n) { return hn::Max(a(n), hn::Sub(hn::Zero(kInts), a(n))); });
     case Op::kAdd:
       return each_int(v, [&](int n) { return hn::Add(a(n), b(n)); });
@@ -248,7 +248,7 @@ void convert(const Instruction& made, const RowVectors& v) {
     return each_float(v, [&](int n) { return hn::ConvertTo(kFloats, hn::LoadU(kInts, v.i[0] + n)); });
   }
   if (made.operand_type == Type::kBool) return each_int(v, [&](int n) { return hn::LoadU(kInts, v.i[0] + n); });
-  // Rounds towards zero. Handles NaN and numbers >= 2^31 separately, because no conversion supports them.
+  // Rounds towards zero. Handles NaN and numbers >= 2^31 separately, because the SIMD conversion does not support them.
   const Floats least = hn::Set(kFloats, -2147483648.0F), behind = hn::Set(kFloats, 2147483648.0F);
   each_int(v, [&](int n) {
     const Floats x = hn::LoadU(kFloats, v.f[0] + n), within = hn::IfThenElse(hn::Gt(x, least), x, least);

@@ -23,20 +23,20 @@ namespace attend::cpu::HWY_NAMESPACE {
 
 constexpr double kLog2E = 1.4426950408889634;
 
-/// Returns 2^((score - base) * log2_per_score). Subtracting first keeps the argument exact for scores near the base:
-/// equal scores give equal results, and the row maximum gives exactly 1, however large it is.
+/// Returns 2^((score - base) * log2_per_score). The subtraction comes first, because it is exact for scores near the
+/// base. Equal scores then give equal results, and the row maximum gives exactly 1, however large it is.
 HWY_INLINE Vector exp_above(Vector score, Vector base, Vector log2_per_score) {
   return exp2(hn::Mul(hn::Sub(score, base), log2_per_score));
 }
 
-/// Splits the factor `scale` of a product into product_factor * nats_per_product. The code multiplies q by
-/// product_factor, which is a power of two, so q is not rounded. product_factor is 0 if the scale is 0.
+/// Splits `scale`, the factor of a product q.k, into product_factor * nats_per_product. The code multiplies q by
+/// product_factor. It is a power of two, so this multiplication does not round. product_factor is 0 if the scale is 0.
 struct ScaleParts {
   float product_factor;
   float nats_per_product;  // > 0
 
   /// Returns the split for products of bf16 pairs. Those products read the elements of q unchanged, so product_factor
-  /// is only the sign.
+  /// contains only the sign of the scale.
   [[nodiscard]] static ScaleParts of_pairs(double scale) {
     const auto magnitude = static_cast<float>(std::abs(scale));
     if (magnitude == 0) return {0.0F, 1.0F};
@@ -55,9 +55,9 @@ struct ScaleParts {
 struct ScoreTile {
   float* s;
   std::int64_t stride;
-  std::int64_t key_begin;  // position in the sequence
+  std::int64_t key_begin;  // position of the first key in the sequence
   std::int64_t num_keys;
-  std::int64_t row_begin;  // position in the sequence
+  std::int64_t row_begin;  // position of the first row in the sequence
   std::int64_t num_rows;   // at most 64; lanes beyond num_rows are undefined
 
   [[nodiscard]] HWY_INLINE float* key(std::int64_t k) const { return s + k * stride; }
@@ -67,8 +67,8 @@ struct ScoreTile {
   [[nodiscard]] HWY_INLINE int lanes() const { return static_cast<int>(padded(num_rows)); }
 };
 
-/// Visible part of a tile, in the format of gemm(): the range of lanes for each key, and the range of keys for each
-/// lane.
+/// The visible part of a tile, in the format of gemm(). For each key it has the range of lanes that see the key. For
+/// each lane it has the range of keys that the lane sees.
 struct TileRanges {
   std::int32_t lane_begin[kBlockN], lane_end[kBlockN];      // exact ranges
   std::int32_t column_begin[kBlockN], column_end[kBlockN];  // the ranges above, widened to multiples of 16
@@ -85,15 +85,16 @@ struct TileRanges {
                   key_end);
     for (std::int64_t k = 0; k < tile.num_keys; ++k) {
       column_begin[k] = lane_begin[k] & ~15;
-      // An invisible key copies the end of the preceding key, because a block of keys uses the end of its last key.
+      // If no lane sees a key, the key's column_end is that of the preceding key. The reason is that a product uses the
+      // column_end of the last key in a block for all keys of the block.
       const std::int32_t earlier = k > 0 ? column_end[k - 1] : 0;
       column_end[k] = lane_begin[k] == lane_end[k] ? std::max(column_begin[k], earlier) : (lane_end[k] + 15) & ~15;
     }
   }
 
  private:
-  /// Fills arrays of ranges. Each range is the preceding one shifted by 1. All are relative to `origin` and clipped to
-  /// [0, limit).
+  /// Fills arrays of ranges. Each range is the preceding one shifted by 1. All ranges are relative to `origin` and
+  /// clipped to [0, limit).
   static void fill_diagonal(KeyRange first, std::int64_t origin, std::int64_t count, std::int64_t limit,
                             std::int32_t* begin, std::int32_t* end) {
     const std::int32_t first_begin = clamped_to_tile(first.begin - origin);
@@ -115,8 +116,8 @@ struct ScoreSlopes {
   float* before_function = nullptr;  // input of the custom function
 };
 
-/// Turns products into scores, for one query head of one sequence. Without a transform, ALiBi, bias and a custom
-/// function, a score is the unchanged product in units of nats_per_score(). With any of these options, scores are in
+/// Turns products into scores, for one query head of one sequence. If there is no transform, ALiBi, bias or custom
+/// function, a score is the unchanged product, whose unit is nats_per_score(). With any of these options, scores are in
 /// nats. Not thread-safe.
 class ScoreRules {
  public:
@@ -167,8 +168,8 @@ class ScoreRules {
     if (!tiles_.see_all()) apply_block_mask(tile);
   }
 
-  /// Returns whether the scores of a row have overflowed. This is true if row_max, the row's maximum, is -inf or the
-  /// lowest float, although some key is neither masked nor hidden by its bias.
+  /// Returns whether the scores of a row have overflowed. This is so if row_max, the row's maximum, is -inf or the
+  /// lowest float, although at least one key is neither masked nor hidden by its bias.
   [[nodiscard]] bool has_overflowed(std::int64_t row, float row_max) const;
 
   /// Sets the scores of keys outside a row's range to -inf.
@@ -212,8 +213,8 @@ class ScoreRules {
         {tile.s, tile.stride, tile.key_begin, tile.num_keys, tile.row_begin, tile.num_rows, slopes.of_function}, nats);
   }
 
-  /// Computes cap tanh(s / cap). If s / cap is so small that the result equals s, keeps s itself, because s / cap may
-  /// underflow if cap is large.
+  /// Computes cap tanh(s / cap). If s / cap is so small that the result equals s, returns s unchanged, because s / cap
+  /// may underflow if cap is large.
   void apply_transform(const ScoreTile& tile, float* derivative, float nats) const {
     const Vector cap = hn::Set(kFloats, static_cast<float>(p_.transform_cap));
     const Vector one = hn::Set(kFloats, 1.0F);
@@ -331,12 +332,13 @@ inline void ScoreRules::drop(const ScoreTile& tile, float* values) const {
   const auto from_first_lane = hn::Mul(hn::Iota(kUints, 0), hn::Set(kUints, row_step));
   const auto key_position = [&](std::int64_t k) { return p_.key_position(tile.key_begin + k); };
   std::int64_t quad_end = 0;
-  // Each iteration handles up to four keys that share a Philox call.
+  // Each iteration handles up to four keys, whose random numbers come from one Philox call.
   for (std::int64_t k = 0; k < tile.num_keys; k = quad_end) {
     const std::int64_t quad = key_position(k) / 4;
     while (quad_end < tile.num_keys && key_position(quad_end) / 4 == quad) ++quad_end;
     for (int lane = 0; lane < tile.lanes(); lane += kLanes) {
-      // The loop computes philox_4x32_10 of kernels/attention/philox.cuh, with one row per lane.
+      // The loop computes the same function as philox_4x32_10 in kernels/attention/philox.cuh. Each lane handles one
+      // row.
       const auto first_row = static_cast<std::uint32_t>(p_.row_position(tile.row_begin + lane));
       auto w0 = hn::Set(kUints, static_cast<std::uint32_t>(quad));
       auto w1 = hn::Add(from_first_lane, hn::Set(kUints, first_row));

@@ -82,14 +82,15 @@ double RowFunction::scalar(const Instruction& made, const FunctionRow& row) cons
     with_elements(view, [&](const auto& elements) {
       if (made.result.type == Type::kFloat) {
         x = elements.as_float(at);
-      } else {  // separate branch, because a conditional expression would convert an integer to float
+      } else {  // This is a separate branch because the operator ?: would convert the integer to float.
         x = made.result.type == Type::kInt ? elements.as_int(at) : elements.as_bool(at);
       }
     });
     return x;
   }
   if (made.op == Op::kFloorDivide && made.operand_type == Type::kFloat) {
-    return std::floor(static_cast<float>(arg(0) / arg(1)));  // the floor of the rounded quotient, as in the vector code
+    // Computes the floor of the rounded quotient, like the vector code.
+    return std::floor(static_cast<float>(arg(0) / arg(1)));
   }
   const double x = expr::apply(made.op, made.operand_type, arg(0), arg(1), arg(2));
   return made.result.type == Type::kFloat ? static_cast<float>(x) : x;
@@ -123,7 +124,7 @@ RowVectors RowFunction::vectors(const Instruction& made) {
 
 void RowFunction::load(const Instruction& made, const RowVectors& v) {
   const CapturedView& view = captures_[static_cast<std::size_t>(made.which)];
-  std::int64_t of_row = 0;  // offset from the subscripts that are the same for all keys
+  std::int64_t of_row = 0;  // memory offset that results from the subscripts that are the same for all keys
   for (std::int32_t d = 0; d < view.rank; ++d) {
     const Operand& subscript = made.args[static_cast<std::size_t>(d)];
     if (subscript.is_vector) continue;

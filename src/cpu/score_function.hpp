@@ -12,7 +12,7 @@
 
 namespace attend::cpu {
 
-/// Position of a row of scores: its batch, head and query row, the lengths of its sequence, and the first of its keys.
+/// Position of a row of scores: batch, head and query row, the lengths of the sequence, and the first key of the row.
 struct FunctionRow {
   std::int32_t batch = 0, head = 0, row = 0, rows_length = 0, keys_length = 0;
   std::int32_t first_key = 0;
@@ -26,13 +26,13 @@ class RowFunction {
   RowFunction(const expr::RowProgram& program, std::span<const CapturedView> captures, int most_keys);
 
   /// Computes the program's results for `count` keys. `scores` holds `count` values, or is null if the program does not
-  /// use the score. Arithmetic is float32, and each operation is rounded. Other functions (exp, log, sin, tanh, erf,
-  /// pow, rsqrt, ...) are accurate to 4 units in the last place. A value depends only on its key. A value that is the
-  /// same for all keys is computed in float64 and rounded once, so the last bits of rsqrt() and similar functions may
-  /// differ for it.
+  /// use the score. Arithmetic is float32, and the result of each operation is rounded. Other functions (exp, log, sin,
+  /// tanh, erf, pow, rsqrt, ...) are accurate to 4 units in the last place. The value for a key does not depend on the
+  /// other keys of the run. A value that is the same for all keys is instead computed in float64 and rounded once. For
+  /// such a value, the last bits of rsqrt() and similar functions may therefore be different.
   void run(const FunctionRow& row, const float* scores, int count);
 
-  /// Returns the `count` values of result n of the last run. Result n must be a float.
+  /// Returns the values of result n of the last run, one per key. Result n must be a float.
   [[nodiscard]] const float* floats(std::size_t n);
   /// Returns the values of result n, which must be an integer or a bool (0 or 1).
   [[nodiscard]] const std::int32_t* ints(std::size_t n);
@@ -51,7 +51,8 @@ class RowFunction {
   std::vector<double> scalars_;  // each value is a float32, an integer or a bool
   std::vector<float> floats_;
   std::vector<std::int32_t> ints_;
-  // Scalars that are copied to vectors. First come the operands of one instruction, then the results.
+  // Memory for scalars that are copied to vectors: first the operands of one instruction, then the results of the
+  // program.
   std::vector<float> float_operands_;
   std::vector<std::int32_t> int_operands_;
   std::vector<std::int64_t> offsets_;  // offsets of elements of a capture

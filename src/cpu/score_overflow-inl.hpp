@@ -46,8 +46,8 @@ inline bool ScoreRules::keeps_any(std::int64_t row, float row_max, KeyRange seen
   const auto* keep =
       p_.mask ? static_cast<const std::uint8_t*>(core::element(*p_.mask, s_.batch, head_, row)) : nullptr;
   if (!p_.bias) return std::any_of(keep + seen.begin, keep + seen.end, [](std::uint8_t x) { return x != 0; });
-  // If a row's maximum is the lowest float, a bias near the lowest float explains it. Only keys with a higher bias then
-  // indicate an overflow.
+  // If the row maximum is the lowest float, the scores may have overflowed, or the biases may be near the lowest float.
+  // Only keys with a higher bias prove an overflow.
   const Vector least_bias = hn::Set(kFloats, row_max == kLowest ? kLowest / 2 : kLowest);
   return with_type(core::element(*p_.bias, s_.batch, head_, row), p_.bias->dtype, [&](const auto* bias) HWY_ATTR {
     for (std::int64_t j = seen.begin; j < seen.end; j += kLanes) {

@@ -14,7 +14,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace attend::cpu::HWY_NAMESPACE {
 
-/// Computes factor * <key row, query row> for one query head. The two tensors are (k, q) or (v, dout).
+/// Computes factor * <key row, query row> for one query head. The tensor of the key rows is k or v, and the tensor of
+/// the query rows is q or dout.
 class ScoreProduct {
  public:
   ScoreProduct(const core::Problem& p, const core::Sequence& s, const Tensor& keys, const Tensor& rows,

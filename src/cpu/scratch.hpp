@@ -1,4 +1,5 @@
-// Aligned float scratch memory of a thread. It is kept between calls, because new pages would slow down small problems.
+// Aligned float scratch memory of a thread. The memory is kept between calls, because the operating system would need
+// time to provide new pages, which would slow down small problems.
 #pragma once
 
 #include <hwy/aligned_allocator.h>
@@ -11,8 +12,8 @@
 
 namespace attend::cpu {
 
-/// Hands out 64-byte aligned float arrays from one block. The caller first reserves the total size and then takes the
-/// arrays.
+/// Hands out 64-byte aligned float arrays from one block. The caller first reserves the total size, and then calls
+/// take() for each array.
 class Scratch {
  public:
   /// Makes room for `floats` floats. Arrays from earlier take() calls become invalid. The contents of new arrays are
@@ -24,7 +25,7 @@ class Scratch {
       if (!block_) throw_out_of_memory(floats);
       capacity_ = floats;
     }
-#ifdef __SANITIZE_ADDRESS__  // NaN makes reads of uninitialised memory visible in this build
+#ifdef __SANITIZE_ADDRESS__  // In this build, uninitialised memory contains NaN, so that wrong reads become visible.
     std::fill_n(block_.get(), floats, std::numeric_limits<float>::quiet_NaN());
 #endif
   }
@@ -35,7 +36,7 @@ class Scratch {
     return at;
   }
 
-  /// Frees the block if it is too large to keep on an idle thread.
+  /// Frees the block if it is large, because an idle thread should not keep much memory.
   void release_if_large() {
     if (capacity_ <= kKeptFloats) return;
     block_.reset();

@@ -54,9 +54,11 @@ HWY_INLINE Vector exp2_fraction(Vector f) {
 #endif
 
 /// Returns 2^t for t up to 127, with a relative error below 2e-7. Returns 0 below -126, because arithmetic on subnormal
-/// numbers is many times slower. Returns NaN for NaN. Uses t = n + f with an integer n and a fraction f.
+/// numbers is many times slower. Returns NaN for NaN. Writes t as n + f, where n is an integer and f is a fraction, and
+/// computes 2^n 2^f.
 HWY_INLINE Vector exp2(Vector t) {
-// On these targets one instruction computes t - floor(t), and one multiplies by 2^floor(t). Both handle -inf and NaN.
+// These targets have an instruction that computes t - floor(t), and one that multiplies by 2^floor(t). Both
+// instructions handle -inf and NaN.
 #if HWY_TARGET <= HWY_AVX3
   constexpr int kFloor = _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC;
   const __mmask16 is_normal = _mm512_cmp_ps_mask(t.raw, _mm512_set1_ps(-126.0F), _CMP_NLT_UQ);  // true for NaN too
@@ -92,8 +94,8 @@ HWY_INLINE Vector load_float(const core::Half* at) {
   const auto bits = hn::PromoteTo(kUints, hn::LoadU(halves, reinterpret_cast<const std::uint16_t*>(at)));
   const auto sign = hn::ShiftLeft<16>(hn::And(bits, hn::Set(kUints, 0x8000)));
   const auto magnitude = hn::And(bits, hn::Set(kUints, 0x7fff));
-  // Reads the bits as a float and multiplies by 2^112, because the exponent bias of a float is larger by 112 than that
-  // of a half. The result is exact for subnormals too.
+  // Interprets the shifted bits as a float and multiplies by 2^112. The factor is needed because the exponent bias of a
+  // float is larger by 112 than that of a half. The result is exact for subnormals too.
   const Vector scaled = hn::Mul(hn::BitCast(kFloats, hn::ShiftLeft<13>(magnitude)), hn::Set(kFloats, 0x1p112F));
   const auto not_finite = hn::Gt(magnitude, hn::Set(kUints, 0x7bff));
   const auto exponent = hn::IfThenElseZero(not_finite, hn::Set(kUints, 0x7f800000));
@@ -128,7 +130,8 @@ HWY_INLINE void store_rounded(Vector x, core::BFloat16* at) {
 }
 
 HWY_INLINE void store_rounded(Vector x, core::Half* at) {
-#if HWY_TARGET <= HWY_AVX2  // uses the hardware's conversion, which rounds to nearest even; Highway's emulation may not
+// Uses the hardware's conversion, which rounds to nearest even, because Highway's emulation may round otherwise.
+#if HWY_TARGET <= HWY_AVX2
   const hn::Rebind<hwy::float16_t, FloatTag> halves;
   hn::StoreU(hn::DemoteTo(halves, x), halves, reinterpret_cast<hwy::float16_t*>(at));
 #else
@@ -148,7 +151,7 @@ HWY_INLINE void store_scalar(float x, core::Half* at) {
   *at = core::to_half(x);
 }
 
-/// Calls visit(typed pointer). The pointer's type is that of the dtype, which must be f32, f16 or bf16.
+/// Calls visit(typed pointer). The pointer points to elements of the dtype, which must be f32, f16 or bf16.
 template <class Visit>
 HWY_INLINE auto with_type(const void* data, DType dtype, Visit visit) {
   switch (dtype) {

@@ -1,4 +1,4 @@
-// Tile sizes of the `cpu` backend, and all assumptions of the tile code about them.
+// Tile sizes of the `cpu` backend, and rounding of sizes to vectors and tiles.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@ constexpr int kPanel = 64;
 /// Number of keys in a tile. 64 columns of their values take 32 KiB and stay in the first-level cache.
 constexpr int kBlockN = 128;
 
-/// Number of query rows in a forward task. Four panels read each tile of K and V, which is fetched (and converted)
-/// once.
+/// Number of query rows in a forward task. They form four panels, which share each tile of K and V, so a tile is
+/// fetched (and converted) once for all four.
 constexpr int kForwardBlockM = 4 * kPanel;
 
 /// Number of query rows in a backward tile.
@@ -23,8 +23,8 @@ constexpr int kBackwardBlockM = 2 * kPanel;
 /// elements of a column would map to few cache sets.
 constexpr int kBackwardScoreStride = kBackwardBlockM + 16;
 
-/// Number of keys in a backward task if several threads share a head. A task converts query rows once for its four key
-/// tiles.
+/// Number of keys in a backward task if several threads share a head. The keys form four key tiles, and the task
+/// converts each query row once for all four.
 constexpr std::int64_t kBackwardKeysPerTask = 4 * kBlockN;
 
 /// Number of tiles that are summed in float before the sum is added to a float64 total (long_sum-inl.hpp).

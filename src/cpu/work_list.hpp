@@ -1,5 +1,5 @@
-// Numbers the tasks of a problem. A task is a block of rows (or keys) of one head of one sequence. Counts the blocks
-// that each sequence has, not those of max_seqlen.
+// Numbers the tasks of a problem. A task is a block of rows (or keys) of one head of one sequence. Each sequence has
+// only as many tasks as its real length requires.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@ enum class BlocksOf { kRows, kKeys };
 
 class WorkList {
  public:
-  /// Makes a list of blocks: `block` rows of each query head, or `block` keys of each key head.
+  /// Divides each query head into blocks of `block` rows, or each key head into blocks of `block` keys.
   WorkList(const core::Problem& p, BlocksOf of, std::int64_t block)
       : p_(p), of_(of), block_(block), heads_(of == BlocksOf::kRows ? p.num_heads_q : p.num_heads_k) {
     if (!p.varlen) {
@@ -37,9 +37,9 @@ class WorkList {
     std::int64_t end;
   };
 
-  /// Returns task `number` of size(). Tasks are ordered by sequence and head, so that K and V of a head stay in the
-  /// second-level cache from one task to the next. Within a head, blocks that have the most work under a causal mask
-  /// come first, because threads would idle during a long last task.
+  /// Returns the task with this number, which must be less than size(). Tasks are ordered by sequence and head, so that
+  /// K and V of a head stay in the second-level cache from one task to the next. Within a head, the blocks with the
+  /// most work under a causal mask are first. If a long task were last, the other threads would be idle while it runs.
   [[nodiscard]] Task at(std::int64_t number) const {
     std::int64_t index = 0;
     if (begin_.empty()) {

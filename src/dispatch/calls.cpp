@@ -41,8 +41,8 @@ struct Plan::State {
   core::Problem problem;
   Stream stream;
   const std::uint64_t* philox_state;       ///< as the caller passed it
-  std::optional<ScoreFunction> score;      ///< owned here because the problem points into it
-  std::optional<BlockMask> block_mask;     ///< owned here because the problem points into it
+  std::optional<ScoreFunction> score;      ///< stored here because the problem points into it
+  std::optional<BlockMask> block_mask;     ///< stored here because the problem points into it
   const core::Backend* backend = nullptr;  ///< null if no backend can run the call; `refusal` then has the reason
   std::optional<Error> refusal = {};
 

@@ -21,7 +21,7 @@ struct Choice {
   const Backend* backend = nullptr;
 };
 
-// Each key has one place in the array; another key with the same place replaces it.
+// The key determines the entry in the array. Another key with the same entry replaces it.
 using Choices = std::array<Choice, 32>;
 static_assert(std::is_trivially_destructible_v<Choices>, "calls may go on while the process ends");
 
@@ -33,7 +33,7 @@ Choice& place_of(const ProblemKey& key) {
 }  // namespace
 
 ProblemKey::ProblemKey(const Problem& p) {
-  // The key does not contain seed and offset, because no choice depends on them. It does not contain the part, because
+  // The key leaves out seed and offset, because no choice depends on them. It also leaves out Problem::part, because
   // choices for parts are not remembered.
   for (const Tensor* t : {&p.q, &p.k, &p.v, &p.o}) add(*t);
   if (p.is_backward) {

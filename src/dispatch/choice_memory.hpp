@@ -1,6 +1,6 @@
 // Remembers the choices of "auto". A model repeats the same calls in every step, and for a repeated call "auto" need
-// not query every backend. In a small model the query would be slow, because between two calls its code is evicted from
-// the processor's caches.
+// not query every backend. In a small model these queries would take a noticeable time: between two calls, other work
+// evicts their code from the processor's caches.
 #pragma once
 
 #include <array>
@@ -11,9 +11,9 @@
 
 namespace attend::dispatch {
 
-/// All properties of a complete problem that determine the choice among GPU backends, as a list of numbers. Of an
-/// address, only the alignment is included. If a problem is a part of a larger one (Problem::part), its choice is not
-/// remembered.
+/// All properties of a complete problem that determine the choice among GPU backends, as a list of numbers. For each
+/// address, the key contains only the alignment. If a problem is a part of a larger one (Problem::part), its choice is
+/// not remembered.
 class ProblemKey {
  public:
   ProblemKey() = default;  // makes an empty key

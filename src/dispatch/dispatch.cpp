@@ -24,7 +24,7 @@ bool is_candidate(const Backend& backend, const Problem& problem) {
   return backend.device == problem.q.device.type && backend.in_auto;
 }
 
-/// Returns the reason that is reported if no backend can run the problem.
+/// Returns the reason that "auto" reports if no backend can run the problem.
 std::string lack_of_all(const Backend& fallback, const Problem& problem) {
   const Backend* asked = &fallback;
   if (fallback.takes_options && !fallback.takes_options(problem)) {

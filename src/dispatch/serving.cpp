@@ -84,7 +84,7 @@ std::vector<std::int32_t> lengths_after(const core::AppendProblem& append) {
   return lengths;
 }
 
-/// Returns the setting for GPUs that determines which kernel computes sequences with many rows.
+/// Converts the caller's `compute` to the GPU setting that selects the kernel for sequences with many rows.
 cuda::LongRows long_rows_by(std::string_view compute) {
   if (compute == "auto") return cuda::LongRows::kFaster;
   if (compute == "decode") return cuda::LongRows::kDecode;
@@ -98,7 +98,8 @@ struct AppendedDecode {
   core::AppendProblem writes;
   core::DecodeProblem reads;
 
-  /// If append normalises or rotates query rows, makes append write them to `memory` and decode read them from there.
+  /// If append normalises or rotates query rows, connects the two calls: append writes the query rows to `memory`, and
+  /// decode reads them from there.
   void take_queries(void* memory) {
     if (!writes.q_out) return;
     writes.q_out->data = memory;

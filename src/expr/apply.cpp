@@ -1,4 +1,5 @@
-// Operations on numbers. All numbers are doubles: a bool is 0 or 1, and an integer is a whole number of 32 bits.
+// Operations on numbers. All numbers are stored as doubles. A bool is 0 or 1, and an integer is a whole number in the
+// range of 32 bits.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -125,7 +126,7 @@ double of_floats(Op op, double x, double y) {
     case Op::kFloorDivide:
       return std::floor(x / y);
     case Op::kFloorMod: {
-      const double rest = std::fmod(x, y);  // the result of fmod is exact
+      const double rest = std::fmod(x, y);  // fmod has no rounding error
       return rest != 0 && (rest < 0) != (y < 0) ? rest + y : rest;
     }
     case Op::kPow:

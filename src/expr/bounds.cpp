@@ -15,7 +15,7 @@ constexpr Interval kAnyFloat = {-kInfinity, kInfinity, true};
 constexpr Interval kAnyInt = {kLeastInt, kMostInt};
 constexpr Interval kAnyBool = {0, 1};
 
-/// Widens an interval by the rounding errors of float32. Each function in kernels has a relative error of at most
+/// Widens an interval by the rounding errors of float32. In kernels, every function has a relative error of at most
 /// 2^-18.
 Interval widened(const Interval& x) {
   const auto margin = [](double end) { return std::isinf(end) ? 0.0 : std::abs(end) * 0x1p-18 + 0x1p-126; };
@@ -40,7 +40,8 @@ Interval of_corners(Op op, const Interval& a, const Interval& b) {
   Interval all = {kInfinity, -kInfinity};
   for (const double x : {a.low, a.high}) {
     for (const double y : {b.low, b.high}) {
-      const double value = apply(op, Type::kFloat, x, y, 0);  // computes in floats, because integer results would wrap
+      // The operation is applied to floats, because integer results could wrap.
+      const double value = apply(op, Type::kFloat, x, y, 0);
       if (std::isnan(value)) return kAnyFloat;
       all = all.hull(Interval::of(value));
     }

@@ -34,13 +34,13 @@ struct Interval {
 /// A range of values for each Variable.
 using Ranges = std::array<Interval, kVariables>;
 
-/// Returns bounds of a capture's elements, for all subscripts in the given ranges. The ranges are within the capture's
-/// extents.
+/// Returns bounds of a capture's elements, for all subscripts in the given ranges. The given ranges are within the
+/// capture's extents.
 using LoadBounds = std::function<Interval(std::int32_t capture, std::span<const Interval> subscripts)>;
 
-/// Returns bounds of the value of `root` if each variable is within its range. They are valid in float64 and in
-/// float32, but may be wider than necessary. For a bool, {0, 0} means that it is always false, and {1, 1} that it is
-/// always true.
+/// Returns bounds of the value of `root` if each variable is within its range. The bounds are valid for evaluation in
+/// float64 and in float32, but may be wider than necessary. For a bool, {0, 0} means that the value is always false,
+/// and {1, 1} means that it is always true.
 ///
 /// Source: Moore, Kearfott & Cloud, Introduction to Interval Analysis (2009), chapters 2 and 5
 [[nodiscard]] Interval bounds_of(const Graph& graph, Id root, const Ranges& ranges, const LoadBounds& loads);

@@ -42,8 +42,9 @@ class Reverse {
     chosen_[place(to)] = chosen_[place(to)] || is_chosen_;
   }
 
-  /// Adds f(d_) to the adjoint of `to`. If another operand of min, max or ?: may have been chosen, adds 0 if d_ is 0.
-  /// The reason is that an operand that was not chosen may be infinite or NaN, and 0 times that is NaN.
+  /// Adds f(d_) to the adjoint of `to`. If is_chosen_ is true, d_ may be 0 because min, max or ?: chose another
+  /// operand. The generated code then adds 0 whenever d_ is 0. Otherwise an infinite or NaN operand that was not chosen
+  /// would give 0 * NaN, which is NaN.
   template <class F>
   void add_of(Id to, const F& f) {
     if (!depends_[place(to)]) return;
@@ -52,7 +53,8 @@ class Reverse {
     add(to, where(g_.make(Op::kEqual, d_, number(0)), number(0), derivative));
   }
 
-  /// Adds `part` of d_ to the adjoint of `to`. The part is 0 if the operand was not chosen.
+  /// Adds `part` to the adjoint of `to`, an operand of min, max or ?:. `part` is d_ or a fraction of d_ if the operand
+  /// is chosen, and 0 otherwise.
   void add_if_chosen(Id to, Id part) {
     is_chosen_ = true;
     add(to, part);
@@ -61,8 +63,8 @@ class Reverse {
   Id plus(Id a, Id b) { return g_.make(Op::kAdd, a, b); }
   Id minus(Id a, Id b) { return g_.make(Op::kSubtract, a, b); }
   Id times(Id a, Id b) { return g_.make(Op::kMultiply, a, b); }
-  /// Returns a / b. If a is a constant times x, and b is a constant, divides the constants first. For example, the
-  /// derivative of cap * tanh(score / cap) then needs no factor.
+  /// Returns a / b. If a is a constant times x, and b is a constant, divides the two constants first. For example, the
+  /// derivative of cap * tanh(score / cap) then has no constant factor, because cap / cap is 1.
   Id over(Id a, Id b) {
     const Node product = g_[a];
     for (std::size_t n = 0; n < 2 && product.op == Op::kMultiply && g_.is_constant(b); ++n) {
@@ -143,7 +145,7 @@ class Reverse {
       case Op::kErf:
         return times(d, times(number(2 * std::numbers::inv_sqrtpi), g_.make(Op::kExp, negative(times(a, a)))));
       default:
-        return number(0);  // rounding and sign are constant between their steps
+        return number(0);  // the derivative of rounding and of sign is 0, because they are constant between their steps
     }
   }
 
@@ -167,7 +169,7 @@ class Reverse {
 
   Graph& g_;
   std::vector<Id> adjoints_;
-  // For each node, true if its adjoint may be 0 because another operand of min, max or ?: was chosen.
+  // For each node, true if the node's adjoint may be 0 because min, max or ?: chose another operand.
   std::vector<bool> chosen_;
   std::vector<bool> depends_;
   Id d_ = kNone;            // adjoint of the current node

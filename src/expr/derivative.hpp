@@ -18,13 +18,13 @@ struct Derivatives {
 };
 
 /// Adds the derivatives of `result`, which must be a float, to the graph. It uses reverse accumulation, from the result
-/// to its operands. These conventions hold if no derivative exists: the derivative of abs at 0 is 0; min and max have
-/// the derivative 1/2 for each of two equal operands; rounding has the derivative 0. An operand that ?:, min or max
-/// does not choose contributes 0, even if it is infinite or NaN.
+/// to its operands. The following values are used at points where no derivative exists. The derivative of abs at 0 is
+/// 0. If the operands of min or max are equal, the derivative for each of them is 1/2. The derivative of rounding is 0
+/// everywhere. An operand that ?:, min or max does not choose contributes 0, even if it is infinite or NaN.
 [[nodiscard]] Derivatives differentiate(Graph& graph, Id result);
 
-/// How much the derivative of a function with respect to the score varies. It determines the kernels of a backward
-/// pass.
+/// States for which scores the derivative of a function with respect to the score is the same. The choice of kernels
+/// for a backward pass depends on this property.
 enum class Slope : std::uint8_t {
   kOne,      ///< always 1, except at steps of the function
   kUniform,  ///< the same for all rows and keys of a head

@@ -9,9 +9,9 @@
 namespace attend::expr {
 namespace {
 
-constexpr double kMostIndex = 0x1p30;  // larger than any row or key number in memory; sums with it do not wrap
+constexpr double kMostIndex = 0x1p30;  // larger than any number of a row or key, but small enough that sums do not wrap
 constexpr std::int64_t kFarthest = std::int64_t{1} << 20;
-// limit; each such load needs a register, and the kernels have few free registers.
+// upper limit, because each such load needs a register, and the kernels have few free registers
 constexpr std::size_t kMostFarLoads = 2;
 
 /// Returns whether the subscript is constant for all pairs with q - k >= distance. If `is_behind` is set, uses k - q
@@ -27,13 +27,13 @@ bool is_one_from(const Graph& graph, Id subscript, std::int64_t distance, bool i
   return bounds_of(graph, subscript, ranges, [&](auto...) { return anything; }).is_one();
 }
 
-/// Returns the smallest distance such that the subscript is constant at it and at all larger distances. Returns
-/// kNowhere if there is none.
+/// Returns the smallest distance d such that the subscript is constant for all distances >= d. Returns kNowhere if
+/// there is no such d.
 std::int64_t first_far(const Graph& graph, Id subscript, bool is_behind) {
   const auto is_one = [&](std::int64_t distance) { return is_one_from(graph, subscript, distance, is_behind); };
   if (!is_one(kFarthest)) return FarEnds::kNowhere;
-  // A binary search is valid, because a subscript that is constant from some distance on is also constant from any
-  // larger distance on.
+  // A binary search finds the smallest distance, because a subscript that is constant from one distance on is also
+  // constant from every larger distance on.
   std::int64_t far = kFarthest, near = -1;
   while (far - near > 1) {
     const std::int64_t middle = near + (far - near) / 2;
@@ -42,7 +42,7 @@ std::int64_t first_far(const Graph& graph, Id subscript, bool is_behind) {
   return far;
 }
 
-/// Returns whether the subscripts have the same values for all pairs of a head.
+/// Returns whether the subscripts have the same values for all pairs of a row and a key of a head.
 bool are_uniform(const Graph& graph, std::span<const Id> subscripts) {
   return subscripts.empty() || spread_of(graph, subscripts) == Spread::kUniform;
 }

@@ -11,7 +11,7 @@
 namespace attend::expr {
 namespace {
 
-constexpr unsigned kBools = 1, kInts = 2, kFloats = 4;  // bits that form a set of types
+constexpr unsigned kBools = 1, kInts = 2, kFloats = 4;  // bits of types, which can be combined to a set
 
 /// Properties of an operation.
 struct OpFacts {
@@ -125,7 +125,7 @@ std::size_t Graph::Hash::operator()(const Node& node) const {
 
 bool Graph::Equal::operator()(const Node& a, const Node& b) const {
   return a.op == b.op && a.type == b.type && a.args == b.args && a.which == b.which &&
-         // Comparing bits distinguishes -0 from 0 and treats NaN as equal to NaN.
+         // Bits are compared, so that -0 differs from 0, and NaN equals NaN.
          std::bit_cast<std::uint64_t>(a.value) == std::bit_cast<std::uint64_t>(b.value);
 }
 
@@ -185,7 +185,7 @@ Id Graph::make(Op op, Id a, Id b, Id c) {
 /// Returns kNone if there is none.
 Id Graph::simplified(Op op, Id a, Id b, Id c) const {
   switch (op) {
-    case Op::kAdd:  // does not hold for 0, because -0 + 0 is 0
+    case Op::kAdd:  // a float operand can be left out only if it is -0, because -0 + 0 is 0
       if (is_constant(b, 0) && (type(b) == Type::kInt || std::signbit((*this)[b].value))) return a;
       return is_constant(a, 0) && (type(a) == Type::kInt || std::signbit((*this)[a].value)) ? b : kNone;
     case Op::kSubtract:

@@ -2,8 +2,8 @@
 // reference, derivatives, bounds and generated code are computed from the graph.
 //
 // A node has a larger number than its operands. Equal nodes are stored once. If all operands of a node are constants,
-// the node is a constant. Every operation has a result for all operands, so a node may be computed even if its value is
-// not needed:
+// the node is a constant. Every operation is defined for all operands, so a node may be computed even if its value is
+// not needed. The rules are:
 //
 // - Integers have 32 bits and wrap. n // 0 and n % 0 are 0. Shift counts are taken modulo 32.
 //
@@ -33,13 +33,13 @@ enum class Type : std::uint8_t { kBool, kInt, kFloat };
 
 /// Variables of a function. All except the score are integers.
 enum class Variable : std::uint8_t {
-  kScore,       ///< the score after the options of a call and before masks
-  kBatch,       ///< b: number of the sequence
-  kHead,        ///< h: number of the query head
-  kRow,         ///< q: number of the row, counted from the first row of the sequence
-  kKey,         ///< k: number of the key, counted from the first key of the sequence
-  kRowsLength,  ///< q_len: number of rows in the sequence
-  kKeysLength,  ///< k_len: number of keys in the sequence
+  kScore,       ///< the score after all options of the call, but before masks
+  kBatch,       ///< variable b, the number of the sequence
+  kHead,        ///< variable h, the number of the query head
+  kRow,         ///< variable q, the number of the row, counted from the first row of the sequence
+  kKey,         ///< variable k, the number of the key, counted from the first key of the sequence
+  kRowsLength,  ///< variable q_len, the number of rows in the sequence
+  kKeysLength,  ///< variable k_len, the number of keys in the sequence
 };
 constexpr std::size_t kVariables = 7;
 
@@ -124,13 +124,13 @@ struct Node {
   Op op = Op::kConstant;
   Type type = Type::kFloat;
   std::array<Id, kMostSubscripts> args = {kNone, kNone, kNone, kNone};
-  std::int32_t which = 0;  ///< for kVariable, the Variable; for kLoad, the index of the capture
+  std::int32_t which = 0;  ///< the Variable of a kVariable node, or the index of the capture of a kLoad node
   double value = 0;        ///< value of a kConstant
 
   [[nodiscard]] std::size_t num_args() const;
 };
 
-/// Thrown if another node would exceed the maximum number of nodes.
+/// Thrown if a graph would have more than the maximum number of nodes.
 class GraphIsFull : public Error {
  public:
   GraphIsFull();
@@ -169,9 +169,10 @@ class Graph {
   /// Returns a bool node that is true if the value of `id` is not 0.
   [[nodiscard]] Id as_bool(Id id);
 
-  /// Returns a flag for each node up to `root`: whether the value of `root` depends on the node.
+  /// Returns one flag for each node up to `root`. The flag is true if the value of `root` depends on the node.
   [[nodiscard]] std::vector<bool> needed_by(Id root) const;
-  /// Returns a flag for each node of the graph: whether the value of any node in `roots` depends on it.
+  /// Returns one flag for each node of the graph. The flag is true if the value of any node in `roots` depends on the
+  /// node.
   [[nodiscard]] std::vector<bool> needed_by(std::span<const Id> roots) const;
 
  private:

@@ -20,7 +20,7 @@ struct BinaryOperator {
   int tightness;
   Op op;
 };
-// Logical operators have the lowest precedence. The others have the precedence of C.
+// Logical operators have the lowest precedence. The other operators have the same precedence as in C.
 constexpr BinaryOperator kBinaryOperators[] = {
     {"||", 1, Op::kOr},         {"&&", 2, Op::kAnd},          {"|", 3, Op::kOr},         {"^", 4, Op::kXor},
     {"&", 5, Op::kAnd},         {"==", 6, Op::kEqual},        {"!=", 6, Op::kNotEqual},  {"<", 7, Op::kLess},

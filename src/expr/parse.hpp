@@ -23,9 +23,9 @@ struct Function {
 ///   functions   = abs sign floor ceil round trunc exp exp2 log log2 log1p sqrt rsqrt sin cos tan tanh sigmoid erf relu
 ///                 gelu silu min max pow clamp(x, low, high) where(condition, a, b) int float
 ///
-/// `/` gives a float. `//` and `%` round the quotient down. If the other operand is an integer, a bool is converted to
-/// 0 or 1. If the other operand is a float, an integer is converted to a float. If a bool is required, any nonzero
-/// value means true. `a < b < c` and `a == b == c` are refused.
+/// `/` gives a float. `//` and `%` round the quotient down. If the operands of an operator have different types, one of
+/// them is converted. Next to an integer, a bool becomes 0 or 1. Next to a float, an integer or bool becomes a float.
+/// If an operator requires a bool, any nonzero value means true. `a < b < c` and `a == b == c` are refused.
 ///
 /// `result` is kFloat for a score function. It is kBool for a mask function, which cannot use `score`. Throws Error
 /// (kInvalidArgument), whose one-line text begins with `argument` and names the column, counted from 1.

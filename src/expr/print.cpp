@@ -138,7 +138,7 @@ std::string constant(const Node& node) {
   return (fits ? "Float(" : "math::rounded<Float>(") + literal + ")";
 }
 
-/// Returns bounds of an integer node. It is assumed that all variables except the score are from `least` to `most`.
+/// Returns bounds of an integer node, assuming that all variables except the score are in the range [least, most].
 Interval bounds_of_int(const Graph& graph, Id id, double least, double most) {
   Ranges ranges;
   ranges.fill({least, most});
@@ -167,7 +167,7 @@ std::string load(const Graph& graph, Id id) {
 constexpr double kMostExact = 0x1p24;     // all integers up to this are exact in float32
 constexpr double kMostPart = 0x1p22 - 1;  // limit of the argument of small_part() in score_math.cuh
 
-/// Returns whether the magnitude of an integer is at most `most`. It is assumed that all indices and lengths are at
+/// Returns whether the magnitude of an integer node is at most `most`, assuming that all indices and lengths are at
 /// most 2^21.
 bool is_within(const Graph& graph, Id id, double most) {
   const Interval bounds = bounds_of_int(graph, id, 0, 0x1p21);
@@ -196,10 +196,10 @@ void add_terms(const Graph& graph, Id id, bool is_added, std::size_t most, std::
 }
 
 /// Prints a sum that contains q - k or k - q, other variables and constants. The terms that are the same for all scores
-/// of a tile are added first. Returns an empty text for other sums. Also returns it if there are too many terms for a
-/// sum that is exact in any order.
+/// of a tile are added first. Returns an empty text for other sums. Also returns an empty text if there are so many
+/// terms that float32 might round the sum.
 std::string sum_with_distance(const Graph& graph, Id id) {
-  constexpr std::size_t kMostTerms = 6;  // limit; each term is at most 2^21
+  constexpr std::size_t kMostTerms = 6;  // with at most this many terms of at most 2^21, the sum is exact in float32
   std::vector<Term> terms;
   add_terms(graph, id, true, kMostTerms, terms);
   const auto take = [&](Variable variable) {
@@ -227,9 +227,9 @@ std::string sum_with_distance(const Graph& graph, Id id) {
   return fmt::format("({} {} at.distance_step)", sum, sign);
 }
 
-/// Prints an integer expression as float arithmetic. Sums, differences and absolute values that are exact in float32
-/// are computed there, and other integers are converted. After `parts_left` subexpressions, the remaining ones are only
-/// converted.
+/// Prints an integer expression as float arithmetic. Sums, differences and absolute values are computed in float32 if
+/// they are exact there. Other integers are computed as integers and converted. At most `parts_left` subexpressions are
+/// printed as float arithmetic, to limit the length of the text.
 std::string sum_of_floats(const Graph& graph, Id id, int& parts_left) {
   const Node& node = graph[id];
   if (--parts_left < 0) return fmt::format("math::to_float<Float>({})", name_of(id));
@@ -271,13 +271,14 @@ std::string to_float(const Graph& graph, Id id) {
   return fmt::format("math::small_to_float<Float>({}, {})", name_of(id), sum_of_floats(graph, id, parts_left));
 }
 
-/// Returns whether the node is a constant such that it and its reciprocal are normal float32 numbers.
+/// Returns whether the node is a constant whose value and reciprocal are normal float32 numbers.
 bool is_divisor(const Node& node) {
   return node.op == Op::kConstant && std::isnormal(static_cast<float>(node.value)) &&
          std::isnormal(static_cast<float>(1 / node.value));
 }
 
-/// Prints a soft cap: tanh(x / d) with a constant d, or a constant times that. Returns an empty text for other nodes.
+/// Prints a soft cap: tanh(x / d) or c * tanh(x / d), where c and d are constants. Returns an empty text for other
+/// nodes.
 std::string soft_cap(const Graph& graph, const Node& node) {
   constexpr double kTwoLog2E = 2.8853900817779268;
   const auto quotient_of_tanh = [&](const Node& tanh) -> std::string {

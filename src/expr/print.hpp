@@ -15,10 +15,10 @@ namespace attend::expr {
 ///     static void evaluate(const ScorePoint<Float>& at, const Captures& captures, Float& r0, bool& r1, ...);
 ///
 /// for a kernel that includes kernels/attention/score_math.cuh. Result n is the value of nodes[n]. It is a Float, an
-/// int or a bool, depending on its type. captures.load<n, m>(i, ...) returns an element of capture n, which must be
-/// convertible to the capture's type; m is the graph node of the load. captures.extent<n, d>() returns an extent, at
-/// least 1, to which subscripts are clamped. If the shapes in the graph prove that clamping is unnecessary, it is left
-/// out, so other shapes need a separate text.
+/// int or a bool, depending on its type. captures.load<n, m>(i, ...) returns an element of capture n. Its type must be
+/// convertible to the capture's type. m is the graph node of the load. captures.extent<n, d>() returns the extent of
+/// dimension d, which is at least 1. Subscripts are clamped to these extents. The text contains no clamping if the
+/// shapes in the graph prove that it is unnecessary. The text is therefore valid only for these shapes.
 ///
 /// The source contains no user text, only numbers and names of operations, variables and nodes. Functions that differ
 /// only in the names of their captures therefore have the same source.

@@ -99,7 +99,7 @@ class Builder {
     for (std::size_t a = 0; a < node.num_args(); ++a) {
       const Id arg = node.args[a];
       if (!varies_[at(arg)] || last_use_[at(arg)] != place) continue;
-      last_use_[at(arg)] = -1;  // ensures that a buffer is freed once if both operands are the same node
+      last_use_[at(arg)] = -1;  // ensures that a buffer is freed only once if both operands are the same node
       buffers_of(graph_.type(arg)).give(places_[at(arg)].at);
     }
     const Type type = graph_.type(id);

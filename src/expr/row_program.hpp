@@ -16,8 +16,8 @@ namespace attend::expr {
 
 struct Operand {
   bool is_vector = false;
-  /// Index of the scalar, or of the buffer. Buffers of floats and buffers of integers are numbered separately, by
-  /// `type`.
+  /// Index of the scalar, or of the buffer if is_vector is true. Buffers of floats and buffers of integers are numbered
+  /// separately.
   std::int32_t at = -1;
   Type type = Type::kFloat;
 };
@@ -25,7 +25,7 @@ struct Operand {
 struct Instruction {
   Op op = Op::kVariable;
   Type operand_type = Type::kFloat;  ///< Graph::operand_type()
-  std::int32_t which = 0;            ///< the Variable of kVariable, or the capture of kLoad
+  std::int32_t which = 0;            ///< the Variable if op is kVariable, or the index of the capture if op is kLoad
   std::int32_t num_args = 0;
   std::array<Operand, kMostSubscripts> args;
   Operand result;
@@ -33,9 +33,11 @@ struct Instruction {
 
 /// The instructions of a function. A bool is stored as an integer, 0 or 1, in a buffer of integers.
 struct RowProgram {
-  std::vector<double> constants;     ///< values of the first scalars: float32 numbers, integers, or bools as 0 or 1
-  std::vector<Instruction> of_rows;  ///< instructions whose results are the next scalars, in this order
-  std::vector<Instruction> of_keys;  ///< instructions for vectors; one may write to a buffer that it also reads
+  std::vector<double> constants;  ///< values of the first scalars: float32 numbers, integers, or bools as 0 or 1
+  /// Instructions executed once per row; their results are the scalars after the constants, in this order.
+  std::vector<Instruction> of_rows;
+  /// Instructions that compute vectors; an instruction may write to a buffer that it also reads.
+  std::vector<Instruction> of_keys;
   std::vector<Operand> results;
   std::int32_t num_scalars = 0;
   std::int32_t num_float_buffers = 0;

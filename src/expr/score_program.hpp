@@ -15,8 +15,9 @@ namespace attend::expr {
 struct CaptureLoad {
   std::int32_t capture = 0;
   std::size_t rank = 0;
-  std::array<Id, kMostSubscripts> subscripts = {};  ///< `rank` integer nodes, not yet clamped to the tensor
-  Id derivative = kNone;                            ///< derivative of the score with respect to the loaded element
+  /// Integer nodes, one per dimension; their values are not yet clamped to the tensor's extents.
+  std::array<Id, kMostSubscripts> subscripts = {};
+  Id derivative = kNone;  ///< derivative of the score with respect to the loaded element
 };
 
 struct ScoreProgram {
@@ -31,8 +32,8 @@ struct ScoreProgram {
   /// Parses a text. Throws Error (kInvalidArgument), whose one-line text begins with `argument` (see parse()).
   [[nodiscard]] static ScoreProgram of(std::string_view argument, std::string_view text, std::vector<Capture> captures);
 
-  /// Returns the nodes that the gradients of some loads need. For each load these are its derivative and then its
-  /// subscripts.
+  /// Returns the nodes whose values are needed to compute the gradients of some loads. For each load, the result has
+  /// the derivative and then the subscripts.
   [[nodiscard]] static std::vector<Id> results_of(const std::vector<CaptureLoad>& some);
 };
 

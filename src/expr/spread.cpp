@@ -42,14 +42,14 @@ Form of_variable(Variable variable) {
   }
 }
 
-/// Returns the form of an operation. Factors are tracked only if they are small, because a chain of doublings could
-/// make a factor arbitrarily large.
+/// Returns the form of an operation. The form has factors only if they are small, because repeated doubling could make
+/// a factor arbitrarily large.
 Form of_operation(const Graph& graph, const Node& node, const std::vector<Form>& forms) {
   constexpr std::int64_t kMostFactor = 1 << 20;
   const auto form = [&](std::size_t n) { return forms[static_cast<std::size_t>(node.args[n])]; };
   const bool is_sum = node.op == Op::kAdd || node.op == Op::kSubtract;
   const auto is_whole = [&](std::size_t n) { return graph[node.args[n]].op == Op::kToFloat; };
-  // Other sums of floats are rounded.
+  // A sum of floats is exact if both operands are converted integers. Other sums of floats are rounded.
   const bool is_exact = node.type != Type::kFloat || (is_sum && is_whole(0) && is_whole(1));
   if (is_sum && is_exact && form(0).is_linear && form(1).is_linear) {
     const Form a = form(0), b = form(1);

@@ -1,5 +1,5 @@
-// The spread of a node: the set of (row, key) pairs over which its value varies. If the value is the same for many
-// pairs, gradients can first be summed over these pairs.
+// The spread of a node describes for which (row, key) pairs the node has the same value. If the value is the same for
+// many pairs, gradients can first be summed over these pairs.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@ enum class Spread : std::uint8_t {
   kAny,       ///< depends on row and key, or on the score
 };
 
-/// Returns the combined spread of several nodes. It may be wider than necessary, because not all functions of q - k are
-/// recognised.
+/// Returns the spread of several nodes together. The result may be kAny although the nodes depend only on q - k,
+/// because not all such functions are recognised.
 [[nodiscard]] Spread spread_of(const Graph& graph, std::span<const Id> nodes);
 
 }  // namespace attend::expr

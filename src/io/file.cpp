@@ -64,7 +64,8 @@ fs::path folder_of(const fs::path& file) {
 std::optional<std::int64_t> free_bytes(const fs::path& folder) {
   struct statvfs status = {};
   if (::statvfs(folder.c_str(), &status) != 0 || status.f_blocks == 0) return std::nullopt;
-  const auto blocks = ::geteuid() == 0 ? status.f_bfree : status.f_bavail;  // some blocks are reserved for root
+  // Some blocks are reserved for root. f_bfree includes them, f_bavail does not.
+  const auto blocks = ::geteuid() == 0 ? status.f_bfree : status.f_bavail;
   std::int64_t bytes = 0;
   const bool is_huge = __builtin_mul_overflow(blocks, status.f_frsize, &bytes);
   return is_huge ? std::nullopt : std::optional(bytes);
@@ -103,8 +104,9 @@ bool means_not_supported(const std::error_code& code) {
   return std::find(found.begin(), found.end(), code.value()) != found.end();
 }
 
-/// The existing transactions, for abandon_unfinished_files(). A transaction holds the mutex while it changes names. The
-/// object is never destroyed, because the thread that waits for signals may run at the very end of the process.
+/// All existing transactions, which abandon_unfinished_files() needs. A transaction holds the mutex while it changes
+/// names. The object is never destroyed, because the thread that handles signals may still use it while the process
+/// exits.
 struct Unfinished {
   std::mutex mutex;
   std::set<FileTransaction*> transactions;
@@ -156,7 +158,7 @@ void require_space(const fs::path& folder, std::uint64_t bytes) {
 
 void abandon_unfinished_files() noexcept {
   Unfinished& all = unfinished();
-  all.mutex.lock();  // never unlocked, because afterwards no transaction may name or rename a file
+  all.mutex.lock();  // The mutex is never unlocked, because afterwards no transaction may name or rename a file.
   for (FileTransaction* transaction : all.transactions) transaction->remove_traces();
 }
 
@@ -178,7 +180,7 @@ void FileTransaction::remove_traces() noexcept {
   for (const File& file : files_) {
     if (!file.temporary.empty()) ::unlink(file.temporary.c_str());
   }
-  // Removes the innermost folder first. rmdir keeps a folder into which another process has put a file.
+  // Removes the innermost folder first. rmdir fails, and the folder stays, if another process has put a file into it.
   for (auto folder = folders_.rbegin(); folder != folders_.rend(); ++folder) ::rmdir(folder->c_str());
 }
 
@@ -245,7 +247,7 @@ FileTransaction::Handle FileTransaction::create(const fs::path& target, std::int
   open_unfinished(file, folder, target);
   if (bytes > 0) {
     const int refused = ::posix_fallocate(files_.back().descriptor, 0, bytes);
-    // If the file system cannot reserve space, later writes report a full disk instead.
+    // If the file system cannot reserve space, a full disk is not reported here, but by later writes.
     if (refused != 0 && refused != EOPNOTSUPP && refused != EINVAL && refused != ENOSYS) {
       fail(target, fmt::format("cannot reserve {} bytes", bytes), refused);
     }
@@ -343,7 +345,7 @@ void FileTransaction::put_in_place(std::vector<File*>& files) {
   } catch (const std::system_error& error) {
     fail(targets.front(), "cannot replace", error.code().value());
   }
-  // From here on the set owns these files, and its destructor puts them in place.
+  // From here on, these files belong to the set, whose destructor puts them in place.
   for (File* file : files) file->temporary.clear();
   folders_.clear();
 }

@@ -36,23 +36,24 @@ class InputFile {
 void require_space(const std::filesystem::path& folder, std::uint64_t bytes);
 
 /// Removes all files and folders of the unfinished transactions of this process. No transaction can continue
-/// afterwards, so the process must end. A thread that ends the process after a signal may call it, but a signal handler
-/// must not.
+/// afterwards, so the process must end. A thread that ends the process after a signal may call this function, but a
+/// signal handler must not.
 void abandon_unfinished_files() noexcept;
 
-/// A group of files that appear together. Each file is first written without a name. If the file system does not
-/// support that, it has a temporary name next to its target. Its space is reserved in advance. commit() puts all files
-/// in their places at one moment (file_set.hpp), even if the process is killed. A reader therefore finds either all of
-/// the old files or all of the new ones. Without commit() the destructor removes all new files and folders, and no
-/// existing file has changed.
+/// A group of files that become visible together. Each file is first written without a name. If the file system does
+/// not support files without names, the new file has a temporary name next to its target. Disk space for the file is
+/// reserved in advance. commit() puts all files in their places at one moment (file_set.hpp), even if the process is
+/// killed. A reader therefore finds either all of the old files or all of the new ones. Without commit() the destructor
+/// removes all new files and folders, and no existing file has changed.
 ///
 /// If a target is a symbolic link, the file that it leads to is replaced. If a target exists and is not a regular file
-/// (a pipe, /dev/stdout), commit() writes to it before it replaces the other files. On file systems without symbolic or
-/// hard links the files are renamed one after another. All errors are Error (kIo) and name the target. Not thread-safe.
+/// (for example a pipe or /dev/stdout), commit() writes the contents to the target, and then replaces the other files.
+/// On file systems without symbolic or hard links the files are renamed one after another. All errors are Error (kIo)
+/// and name the target. Not thread-safe.
 class FileTransaction {
  public:
   using Handle = std::size_t;
-  enum class Temporaries { kUnnamed, kNamed };  ///< which type of temporary file create() tries first
+  enum class Temporaries { kUnnamed, kNamed };  ///< type of temporary file that create() tries first
 
   explicit FileTransaction(Temporaries first = Temporaries::kUnnamed);
   ~FileTransaction();
@@ -65,17 +66,18 @@ class FileTransaction {
   /// Marks `file` as an input. create() then refuses it as an output.
   void keep_input(const std::filesystem::path& file);
 
-  /// create() then refuses a link that leads to `file`. The name of `file` itself remains allowed.
+  /// Makes create() refuse every link that leads to `file`. The path of `file` itself remains allowed.
   void keep_from_links(const std::filesystem::path& file);
 
-  /// Opens a file that will replace `target`, and reserves `bytes` for it. Thus a full disk or an unwritable folder is
-  /// reported before any work is done. Refuses a target that is another output of the transaction or an input.
+  /// Opens a file that will replace `target`, and reserves `bytes` for it. The caller should create all files first, so
+  /// that a full disk or an unwritable folder is reported before any work is done. Refuses a target that is another
+  /// output of the transaction or an input.
   [[nodiscard]] Handle create(const std::filesystem::path& target, std::int64_t bytes = 0);
 
   void append(Handle handle, std::span<const std::byte> bytes);
   void append(Handle handle, std::string_view text);
 
-  /// Puts every file in its place. Calls before it have changed no existing file.
+  /// Puts every file in its place. Before this call, no existing file has changed.
   void commit();
 
  private:

@@ -36,11 +36,11 @@ std::optional<fs::path> link_text(const fs::path& link) {
   return error ? std::nullopt : std::optional(std::move(text));
 }
 
-/// The names that a set uses for one of its targets. They depend only on the set's folder, the target and its number in
-/// the set.
+/// The paths that a set uses for one of its targets. They depend only on the set's folder, on the target's path, and on
+/// the target's number in the set.
 struct Entry {
   fs::path target;
-  // Hidden files next to the target: the new content, the old content, and the link before it replaces the target.
+  // Hidden files next to the target: the new content, the old content, and the link that will replace the target.
   fs::path fresh, old, link;
   fs::path now;  // set/now/<number>; while the set is active, the target is a link to it
 
@@ -67,8 +67,8 @@ struct Entry {
   }
 };
 
-/// Returns the text of a link to a file, for a link in the folders set/at, set/old or set/new. If the file is next to
-/// the set, the text is relative, so that the folder of both can be moved.
+/// Returns the text of a link to a file, for a link in the folders set/at, set/old or set/new. If the file is in the
+/// same folder as the set, the text is a relative path, so that the folder can be moved.
 fs::path text_inside(const fs::path& set, const fs::path& to) {
   return folder_of(to) == folder_of(set) ? fs::path("..") / ".." / to.filename() : fs::absolute(to);
 }
@@ -92,9 +92,9 @@ std::vector<Entry> entries_of(const fs::path& set) {
   }
 }
 
-/// Completes the set. If its link `now` selects the old files, restores the old content of every target; if it selects
-/// the new files, puts them in place. Then removes all files of the set. Never throws. If a step fails, a later call
-/// repeats it.
+/// Completes the set. If the set's link `now` selects the old files, restores the old content of every target. If it
+/// selects the new files, puts the new files in place. Then removes all files of the set. Never throws. If a step
+/// fails, a later call repeats it.
 void finish(const fs::path& set) noexcept {
   try {
     const auto state = link_text(set / "now");
@@ -111,7 +111,8 @@ void finish(const fs::path& set) noexcept {
       for (const fs::path* rest : {&entry.fresh, &entry.old, &entry.link}) ::unlink(rest->c_str());
     }
     std::error_code error;
-    fs::remove(set / "now", error);  // removed first, because then only the folder remains to be removed
+    // Removed first; if the process is killed afterwards, only the folder remains to be removed.
+    fs::remove(set / "now", error);
     fs::remove_all(set, error);
   } catch (const std::exception&) {  // for example, out of memory
   }

@@ -1,4 +1,5 @@
-// Replaces several files at one moment. This holds for every reader, even if the process is killed.
+// Replaces several files at one moment. Every reader finds either all old files or all new ones, even if the process is
+// killed.
 //
 // A rename replaces only one file. A set of files therefore has a folder, .attend-set-<id>. A link `now` in it selects
 // the old or the new files:
@@ -8,11 +9,12 @@
 //   2         O.bin  -> .attend-set-<id>/now/0        now -> new: the new file      dV.bin -> .../1  the new file
 //   after     O.bin                                   the new file                  dV.bin           the new file
 //
-// Step 3 leads from line 2 to the last line. Steps 1 and 3 replace names one after another, but do not change the
-// content to which a name leads. Step 2 is a single rename. If a process is killed at any time, either all names lead
-// to the old files, or all lead to the new ones. The next set in the folder completes the work. It restores the old
-// files if step 2 was not reached, and otherwise puts the new files in place. All this protects against killed
-// processes. After a power failure, the file system determines which changes have reached the disk.
+// Step 3 changes the names from the state in line 2 to the state in the last line. Steps 1 and 3 replace names one
+// after another, but each name leads to the same content as before. Step 2 is a single rename. If a process is killed
+// at any time, either all names lead to the old files, or all lead to the new ones. The next set in the folder
+// completes the work. It restores the old files if step 2 was not reached, and otherwise puts the new files in place.
+// The method protects only against killed processes. After a power failure, the file system determines which changes
+// have reached the disk.
 #pragma once
 
 #include <cstddef>
@@ -41,8 +43,9 @@ class FolderLock {
 /// Locks the folder of each of these files. The order is the same in every process, so that processes cannot deadlock.
 [[nodiscard]] std::vector<FolderLock> lock_folders_of(const std::vector<std::filesystem::path>& files);
 
-/// Complete the sets that killed processes have left in the folder, or the set that `target` leads to. If the process
-/// of a set is alive, they wait for it.
+/// Both functions complete sets that killed processes have left. The first function completes all sets in a folder, and
+/// the second completes the set to which `target` leads. If the process of a set is alive, the functions wait for that
+/// process.
 void finish_left_sets(const std::filesystem::path& folder);
 void finish_left_set_of(const std::filesystem::path& target);
 

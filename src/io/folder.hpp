@@ -60,9 +60,10 @@ struct FolderSpec {
 /// Returns the folder name of a problem. Different problems have different names.
 [[nodiscard]] std::string folder_name(const FolderSpec& spec);
 
-/// Inverse of folder_name(). Accepts only names that folder_name() can return, so that each problem has a single name.
-/// @throws Error (kIo) naming the invalid part. Possible faults are the spelling, a size out of range, a number of
-///   heads that does not divide the other, and a tensor of more than 2^62 bytes.
+/// Parses the name of a folder, as the inverse of folder_name(). Accepts only names that folder_name() can return, so
+/// that each problem has a single name.
+/// @throws Error (kIo) naming the invalid part. The error can be wrong spelling, a size out of range, a number of key
+///   heads that does not divide the number of heads, or a tensor of more than 2^62 bytes.
 [[nodiscard]] FolderSpec parse_folder_name(std::string_view name);
 
 /// Parses the last component of a path. Also accepts "." and paths that end in a slash.

@@ -57,7 +57,7 @@ HostTensor::HostTensor(DType dtype, const Shape& shape) {
 }
 
 void HostTensor::poison() noexcept {
-  if (size_ != 0) std::memset(memory_.get(), 0xFF, size_);  // with all bits set, an element of any float type is NaN
+  if (size_ != 0) std::memset(memory_.get(), 0xFF, size_);  // in any float type, an element with all bits set is NaN
 }
 
 void HostTensor::fill(double value) {

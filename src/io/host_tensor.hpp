@@ -1,4 +1,5 @@
-// A tensor that owns host memory. Functions that read files return it, and the program computes into it.
+// A tensor that owns host memory. Functions that read files return such a tensor, and the program writes results to
+// such tensors.
 #pragma once
 
 #include <cstddef>

@@ -26,7 +26,7 @@ static_assert(core::kDTypes.size() == 9,
 
 constexpr std::string_view kIntegers = "'<i4' (i32), '<i8' (i64)";
 
-constexpr std::string_view kBF16WithoutOrder = "|V2";  // NumPy writes the type of two opaque bytes in this form
+constexpr std::string_view kBF16WithoutOrder = "|V2";  // NumPy writes the type code of two opaque bytes in this form
 
 /// Returns text from a file as one line, in which unprintable characters are replaced by '?'.
 std::string printable(std::string_view text) {
@@ -171,7 +171,7 @@ std::size_t little_endian(std::span<const std::byte> bytes) {
 
 Shape four_dimensions(const NpyHeader& header, NpyRank rank, std::string_view name) {
   struct Rule {
-    std::uint32_t ranks;  // if bit r is set, rank r is allowed
+    std::uint32_t ranks;  // set of allowed ranks: bit r is 1 if rank r is allowed
     std::string_view text;
   };
   constexpr std::array<Rule, 4> kRules = {{{1U << 4, "4"},

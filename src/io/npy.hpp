@@ -1,9 +1,10 @@
 // Reads and writes NumPy's .npy files, format versions 1.0 to 3.0.
 //
 // Supported tensors are little-endian and in C order. Their types are f32 '<f4', f16 '<f2', f64 '<f8', bool '|b1' and
-// bfloat16. bfloat16 is '<V2' or '|V2', two opaque bytes, as ml_dtypes, JAX and array.view('V2') write it. Errors name
-// an unsupported format: big-endian data, Fortran order, objects, records, and integers other than '<i4' and '<i8' in
-// arrays for score functions. Files are written in version 1.0, with the first of the type codes above.
+// bfloat16. The type code of bfloat16 is '<V2' or '|V2', which means two opaque bytes. ml_dtypes, JAX and
+// array.view('V2') write this code. Unsupported are big-endian data, Fortran order, objects and records. Arrays for
+// score functions may also have the integer types '<i4' and '<i8', but no other integers. The error for an unsupported
+// file names the format that was found. Files are written in version 1.0, with the first of the type codes above.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +19,7 @@
 
 namespace attend::io {
 
-// Limit of the header's text; NumPy reads at most 10000 bytes by default.
+// Maximum size of the header's text. NumPy reads at most 10000 bytes by default.
 constexpr std::size_t kMaxNpyHeaderBytes = 1 << 16;
 constexpr std::size_t kMaxNpyRank = 4;
 
@@ -47,7 +48,7 @@ enum class NpyRank {
   /// Sq, Sk).
   kBroadcast,
   kLse,     ///< rank 3 or 4: (B, H, S) becomes (B, H, S, 1)
-  kSlopes,  ///< ranks 1, 2 or 4: (H) becomes (1, H, 1, 1), and (B, H) becomes (B, H, 1, 1)
+  kSlopes,  ///< Ranks 1, 2 and 4. The shape (H) becomes (1, H, 1, 1), and (B, H) becomes (B, H, 1, 1).
 };
 
 /// Reads an array. In a bool array, every nonzero byte becomes 1.

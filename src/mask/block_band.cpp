@@ -15,20 +15,21 @@ using core::kMaskTile;
 using core::SeenTiles;
 using core::TilePattern;
 
-/// Compares the tiles of a mask with the tiles that a band would have.
+/// Compares the tiles of a mask with the tiles of a band. A band is a mask in which row i sees keys i - left to i +
+/// right.
 class BandTiles {
  public:
   BandTiles(const BlockTiles& tiles, const BlockBand& band)
       : tiles_(tiles), band_(band), known_(tiles.patterns.size(), kUnknown) {}
 
-  /// Returns whether a row of tiles equals that of the band.
+  /// Returns whether a row of tiles equals the same row of tiles of the band.
   [[nodiscard]] bool is_row(std::int64_t tile_row, std::span<const SeenTiles> row) {
     const std::int64_t first_row = tile_row * kMaskTile;
     const std::int64_t last_row = std::min(first_row + kMaskTile, tiles_.seqlen_q) - 1;
     const std::int64_t first_key = std::max<std::int64_t>(0, first_row - band_.left);
     const std::int64_t last_key = std::min(last_row + band_.right, tiles_.seqlen_k - 1);
     if (first_key > last_key) return row.empty();
-    std::int64_t next = first_key / kMaskTile;  // the next key tile that must be visible
+    std::int64_t next = first_key / kMaskTile;  // the key tile with which the next run of visible tiles must begin
     for (const SeenTiles& some : row) {
       if (some.begin != next || !is_run(first_row, last_row, some)) return false;
       next = some.end;
@@ -37,15 +38,15 @@ class BandTiles {
   }
 
  private:
-  /// Returns whether a run of tiles equals that of the band. For a run of full tiles, it is enough to check both ends,
-  /// because a band has no holes.
+  /// Returns whether a run of tiles equals the same tiles of the band. For a run of full tiles, it is enough to check
+  /// both ends, because in a band all keys between two visible keys are visible.
   [[nodiscard]] bool is_run(std::int64_t first_row, std::int64_t last_row, const SeenTiles& some) {
     if (some.pattern != kAllSeen) return is_pattern(first_row, some.begin * kMaskTile, some.pattern);
     const std::int64_t last_key = std::min(some.end * kMaskTile, tiles_.seqlen_k) - 1;
     return sees(first_row, last_key) && sees(last_row, some.begin * kMaskTile);
   }
-  /// Returns whether a pattern equals that of the band. Complete tiles at the same distance from the diagonal have the
-  /// same pattern, so it is checked only once.
+  /// Returns whether a tile's pattern equals the pattern that the band has in this tile. Complete tiles at the same
+  /// distance from the diagonal have equal patterns in a band, so a pattern is checked only once for each distance.
   [[nodiscard]] bool is_pattern(std::int64_t first_row, std::int64_t first_key, std::int32_t number) {
     const bool is_whole = first_row + kMaskTile <= tiles_.seqlen_q && first_key + kMaskTile <= tiles_.seqlen_k;
     std::int64_t& known = known_[static_cast<std::size_t>(number)];
@@ -73,7 +74,7 @@ class BandTiles {
 
   const BlockTiles& tiles_;
   BlockBand band_;
-  // For each pattern, the distance to the right of the diagonal for which it has been verified.
+  // For each pattern, the distance from the diagonal, counted to the right, at which the pattern has been checked.
   std::vector<std::int64_t> known_;
 };
 

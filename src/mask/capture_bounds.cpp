@@ -44,7 +44,7 @@ Interval of_elements(const cpu::CapturedView& view, expr::Type type, std::int64_
 }  // namespace
 
 CaptureBounds::Levels CaptureBounds::levels_of(const expr::Capture& capture, const cpu::CapturedView& view) {
-  // limit; 2^20 blocks take 24 MiB, and all higher levels together take as much again.
+  // upper limit; the bounds of 2^20 blocks take 24 MiB, and those of all higher levels together take another 24 MiB
   constexpr std::int64_t kMostBlocks = 1 << 20;
   Levels levels;
   levels.of_all = any_of(capture.type);
@@ -99,8 +99,9 @@ CaptureBounds::CaptureBounds(const expr::Graph& graph, expr::Id result, std::spa
   }
 }
 
-/// Returns bounds of a range of elements of a row. On each level it combines at most two intervals: those at the ends
-/// of the range that share an interval of the next level with an interval outside the range.
+/// Returns bounds of a range of elements of a row. Level n has one interval for each group of 2^n blocks. On each
+/// level, the function uses at most two intervals, one at each end of the range. It uses an interval only if the group
+/// of the next level also contains blocks outside the range.
 Interval CaptureBounds::in_row(const Levels& levels, std::int64_t row, std::int64_t first, std::int64_t last) {
   std::int64_t from = first / kBlock, to = last / kBlock;
   Interval all = kEmpty;

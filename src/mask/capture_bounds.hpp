@@ -1,5 +1,5 @@
-// Bounds of the elements of a mask function's tensors, for ranges of subscripts. With these bounds, tiles are detected
-// that documents or padding make empty.
+// Bounds of the elements of a mask function's tensors, for ranges of subscripts. With these bounds, the library detects
+// tiles that are empty, for example because of documents or padding.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,8 @@ class CaptureBounds {
   CaptureBounds(const expr::Graph& graph, expr::Id result, std::span<const cpu::CapturedView> captures);
 
   /// Returns bounds in the form of expr::LoadBounds. They may include up to 63 additional elements at either end of the
-  /// last dimension. They are also wider than necessary for ranges of many rows, and for tensors of more than 2^20
-  /// blocks of 64 elements.
+  /// last dimension. For ranges of several rows, and for tensors of more than 2^20 blocks of 64 elements, they are the
+  /// bounds of the entire tensor.
   [[nodiscard]] expr::Interval of(std::int32_t capture, std::span<const expr::Interval> subscripts) const;
 
  private:

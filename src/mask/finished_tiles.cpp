@@ -35,8 +35,8 @@ void number_by_first_use(BlockTiles& tiles) {
   tiles.patterns = std::move(patterns);
 }
 
-/// Returns the number of visible pairs. If it exceeds 2^53, it is rounded, in a way that depends on the order of
-/// additions here.
+/// Returns the number of visible pairs. A number above 2^53 is rounded. The rounding depends on the order of the
+/// additions in this function.
 double num_pairs(const BlockTiles& tiles) {
   std::vector<std::int64_t> of_patterns;
   for (const TilePattern& pattern : tiles.patterns) {

@@ -31,8 +31,8 @@ bool asks_for_row_or_key(const expr::Graph& graph, Id id) {
   return false;
 }
 
-/// Sets has_bounds of captures. Bounds of consecutive elements are useful if all subscripts except the last one are
-/// constant within a tile.
+/// Sets has_bounds of each capture. It is true if all subscripts except the last one are constant within a tile,
+/// because bounds of consecutive elements are useful only then.
 void set_has_bounds(const expr::Graph& graph, Id root, std::vector<core::MaskCapture>& captures) {
   const std::vector<bool> needed = graph.needed_by(root);
   for (std::size_t n = 0; n < needed.size(); ++n) {

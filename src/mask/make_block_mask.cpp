@@ -1,6 +1,6 @@
-// Evaluates a mask function and makes tiles. Bounds of the function classify rectangles of tiles as empty or full,
-// first large rectangles and then smaller ones. The function itself is evaluated only in tiles that the bounds cannot
-// classify.
+// Evaluates a mask function and makes tiles. Bounds of the function classify rectangles of tiles as empty or full. The
+// search starts with large rectangles and divides those that the bounds cannot classify. The function itself is
+// evaluated only in tiles that the bounds cannot classify.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -55,10 +55,11 @@ class PatternSet {
   std::unordered_map<std::uint64_t, std::vector<std::int32_t>> by_hash_;
 };
 
-/// Some rows of tiles of one head. The tiles of a row may be in any order.
+/// Some neighbouring rows of tiles of one head. Until they are sorted, the tiles of a row are in any order.
 struct SomeRows {
   std::int64_t batch, head, begin, end;
-  std::vector<std::vector<SeenTiles>> seen = {};  // their pattern numbers refer to `patterns`
+  // Visible tiles of each row of tiles; pattern numbers are indices into `patterns`.
+  std::vector<std::vector<SeenTiles>> seen = {};
   PatternSet patterns = {};
 };
 
@@ -79,7 +80,7 @@ class TileMaker {
   }
 
  private:
-  struct Rectangle {  // all numbers count tiles
+  struct Rectangle {  // all members are numbers of tiles
     std::int64_t row_begin, row_end, key_begin, key_end;
   };
 
@@ -205,8 +206,8 @@ void put_together(std::vector<SomeRows>& parts, BlockTiles& tiles) {
   tiles.patterns = patterns.take();
 }
 
-/// Returns the sizes of the mask. It has separate tiles for each sequence only if the function depends on b, and for
-/// each head only if it depends on h.
+/// Returns the sizes of the mask. The mask has separate tiles for each sequence only if the function depends on b. It
+/// has separate tiles for each head only if the function depends on h.
 BlockTiles sizes_of(const MaskFunction::State& mask, const BlockMaskShape& shape) {
   const auto check = [](const char* name, std::int64_t size, std::int64_t least) {
     if (size < least || size > core::kMaxLength) {

@@ -1,4 +1,4 @@
-// State of a MaskFunction: its text as a graph and as a program over keys, and the tensors that it reads.
+// State of a MaskFunction: the graph and the program that were made from its text, and the tensors that it reads.
 #pragma once
 
 #include <string>

@@ -1,9 +1,9 @@
-// The part of ONNX Runtime's C interface that attend uses. It declares names for the types, and the positions of
-// functions in a table that only grows at its end. The build needs no header of ONNX Runtime, because its wheels
-// contain none.
+// Declares the part of ONNX Runtime's C interface that attend uses, so that attend can be built without ONNX Runtime's
+// headers. ONNX Runtime's wheels do not contain the headers. The interface is a table of function pointers, which grows
+// only at its end. This file declares the types and the positions of the functions in the table.
 //
 // The positions are those of onnxruntime_c_api.h. If ATTEND_ORT_INCLUDE_DIR names a folder with that header, the build
-// compares them (check_places.cpp).
+// compares the positions with the header (check_places.cpp).
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 namespace attend::ort {
 
-// OrtStatus, OrtValue and so on. Only their addresses are used.
+// The types OrtStatus, OrtValue and so on. attend uses only pointers to them.
 struct Status;
 struct Value;
 struct SessionOptions;
@@ -24,7 +24,7 @@ struct ShapeInfo;  ///< OrtTensorTypeAndShapeInfo
 struct MemoryInfo;
 struct Allocator;
 
-/// ONNXTensorElementDataType, with the numbers of ONNX.
+/// Corresponds to ONNXTensorElementDataType. The values are those of ONNX.
 enum class ElementType : int { kAny = 0, kF32 = 1, kI64 = 7, kBool = 9, kF16 = 10, kF64 = 11, kBF16 = 16 };
 
 /// OrtErrorCode.
@@ -35,7 +35,7 @@ enum class Presence : int { kRequired = 0, kOptional = 1 };
 
 inline constexpr int kAttributeInt = 1;        ///< an OrtOpAttrType
 inline constexpr std::uint32_t kVersion = 17;  ///< version of the table and of CustomOp that attend uses
-/// Version of a table that every release has and that can report an error.
+/// Version of the table that every release supports. It is used to report an error if a newer table is missing.
 inline constexpr std::uint32_t kOldest = 1;
 
 using Table = void* const*;
@@ -46,7 +46,7 @@ struct Base {
   const char* (*version_text)();
 };
 
-/// A function in the table: its position, counted in pointers, and its type.
+/// Describes a function in the table by its type and by its position, counted in pointers.
 template <std::size_t kAt, class Type>
 struct Function {
   static constexpr std::size_t kPlace = kAt;
@@ -91,7 +91,8 @@ using ReadOpAttr = Function<272, Status*(const Attribute*, int type, void*, std:
 /// Corresponds to OrtCustomOp, the interface of an operator. Its functions must not throw.
 struct CustomOp {
   std::uint32_t version = kVersion;
-  void* (*create_kernel)(const CustomOp*, Table, const KernelInfo*) = nullptr;  ///< superseded by create_kernel_v2
+  /// Null, because create_kernel_v2 replaces it.
+  void* (*create_kernel)(const CustomOp*, Table, const KernelInfo*) = nullptr;
   const char* (*name)(const CustomOp*) = nullptr;
   const char* (*provider)(const CustomOp*) = nullptr;
   ElementType (*input_type)(const CustomOp*, std::size_t) = nullptr;

@@ -140,8 +140,8 @@ View part(const View& x, std::int64_t first, std::int64_t last, std::int64_t row
   return result;
 }
 
-/// Returns whether the decode kernels should compute the call. They split the keys over threads, and read keys once for
-/// all query heads of a group.
+/// Returns whether decode should compute the call instead of forward. decode splits the keys over threads, and reads
+/// each key once for all query heads of a group.
 bool is_decode(const ForwardCall& call) {
   constexpr std::int64_t kMostRows = 8;
   return call.q.shape[2] <= kMostRows && call.k.shape[2] > call.q.shape[2] && call.q.dtype != DType::kF64;
@@ -210,7 +210,7 @@ Band band(std::int64_t seqlen_q, std::int64_t seqlen_k, std::int64_t offset, std
     right -= keys - rows - offset;
   }
   if (left >= 0) {
-    // Number of rows after the last row that sees the last key.
+    // number of rows that come after the last row which sees the last key
     const std::int64_t beyond = rows + offset - keys - left;
     if (beyond > 0) {
       rows = std::max<std::int64_t>(0, rows - beyond);

@@ -1,9 +1,9 @@
 // Handles a node Attention of ONNX, opset 23 to 25. Checks its attributes and inputs, and turns them into calls of
 // attend.
 //
-// ONNX counts positions from the first row: row i has position i + offset, where offset is the number of keys before
-// row 0. attend aligns masks to the bottom right corner. Keys that no row sees, and rows that see no key, are left out
-// of the call. No mask then has to be stored in memory. python/attend/onnx/_operator.py does the same for NumPy.
+// ONNX counts positions from the first row. If there are `offset` keys before row 0, row i has position i + offset.
+// attend instead aligns masks to the bottom right corner. To align the mask without storing it in memory, the library
+// leaves out keys that no row sees and rows that see no key. python/attend/onnx/_operator.py does the same for NumPy.
 #pragma once
 
 #include <cstdint>
@@ -46,7 +46,7 @@ struct Inputs {
 struct Node {
   ConstTensor q, k, v;
   std::optional<ConstTensor> past_key, past_value;
-  /// (1 or batch, 1 or heads_q, 1 or seqlen_q, at most total), of bools or floats.
+  /// The mask, of bools or floats, with the shape (1 or batch, 1 or heads_q, 1 or seqlen_q, n). n is at most `total`.
   std::optional<ConstTensor> mask;
   std::vector<std::int64_t> lengths;   ///< for each sequence, the number of valid keys
   std::vector<std::int64_t> offsets;   ///< for each sequence, the position of row 0
@@ -68,9 +68,10 @@ struct Node {
 /// Returns a view (batch, heads, seqlen, head_dim) of the memory of output Y.
 [[nodiscard]] Tensor y_view(const Node& node, void* data);
 
-/// The part of a call that attend computes, and its window, aligned to the bottom right corner. -1 means no limit.
+/// The rows and keys that attend computes. left and right are the window of these rows and keys, aligned to their
+/// bottom right corner. -1 means no limit.
 struct Band {
-  std::int64_t rows;  ///< number of first rows to compute; the other rows see no key
+  std::int64_t rows;  ///< number of rows to compute, counted from row 0; the other rows see no key
   std::int64_t keys;
   std::int64_t left;
   std::int64_t right;
@@ -83,7 +84,7 @@ struct Step {
   std::int64_t first, last;          ///< first and last sequence of the range
   std::int64_t rows;                 ///< number of rows to compute; the other rows of Y are 0
   std::optional<Plan> plan;          ///< unset if there is nothing to compute
-  std::optional<DecodeCall> decode;  ///< set for few rows and many keys, instead of the plan
+  std::optional<DecodeCall> decode;  ///< set instead of the plan if there are few rows and many keys
 };
 
 /// Checks the calls and chooses their kernels. `keys` and `values` include those of the past. Reads no tensor data.
@@ -97,8 +98,9 @@ void run(const std::vector<Step>& steps, const Tensor& y);
 /// Copies the past (if there is one) and then the new keys or values to dense memory of present_shape().
 void join(const std::optional<ConstTensor>& past, const ConstTensor& added, const Tensor& present);
 
-/// Writes the output qk_matmul_output: the matrix of scores at the stage that the node's mode selects, in the dtype of
-/// q. Uses one thread and float64. It may be slow, because this output is meant for the inspection of a model.
+/// Writes the output qk_matmul_output, the matrix of scores in the dtype of q. The node's mode selects the stage of the
+/// computation at which the scores are written. Uses one thread and float64. It may be slow, because this output is
+/// meant for the inspection of a model.
 void write_scores(const Node& node, const ConstTensor& keys, void* scores);
 
 }  // namespace attend::ort

@@ -1,5 +1,5 @@
-// The Attention operators that this library registers with ONNX Runtime, one for each dtype, for opset 23 and later.
-// They replace ONNX Runtime's own operator in every model of a session that has registered the library.
+// The Attention operators that this library registers with ONNX Runtime, one for each dtype, for opset 23 and later. If
+// a session has registered the library, these operators replace those of ONNX Runtime in the session's model.
 #include "ort/operators.hpp"
 
 #include <cstdio>
@@ -41,7 +41,7 @@ DType dtype_of(const char* name, ElementType type) {
   }
 }
 
-/// A node of a session. ONNX Runtime may run it from several threads at once.
+/// A node of a session. ONNX Runtime may run the node on several threads at the same time.
 struct Kernel {
   Table table;
   Attributes attributes;
@@ -133,7 +133,7 @@ class Run {
   std::size_t num_outputs_ = 0;
 };
 
-/// All keys, or all values. It is the input itself, or memory that holds the past followed by the input.
+/// All keys, or all values. They are either the input itself, or memory that contains the past followed by the input.
 class Joined {
  public:
   Joined(const Run& run, const Node& node, const std::optional<ConstTensor>& past, const ConstTensor& added,
@@ -270,8 +270,8 @@ bool is_new_enough(const char* version_text) {
          (major > kMajor || (major == kMajor && minor >= kMinor));
 }
 
-/// Returns the domain of ONNX's operators, with the operators of this library. The object exists until the process
-/// ends, because sessions may exist that long.
+/// Returns the domain of ONNX's operators, with the operators of this library. The object is never destroyed, because
+/// sessions may exist until the process ends.
 Domain* domain(Table table) {
   static const Operator operators[] = {{ElementType::kF32, "CPUExecutionProvider"},
                                        {ElementType::kF16, "CPUExecutionProvider"},

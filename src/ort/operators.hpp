@@ -3,8 +3,8 @@
 
 namespace attend::ort {
 
-/// Returns true while this thread runs a node. Interrupts are then not handled, because ONNX Runtime would report an
-/// interrupt to its caller as an error of the model.
+/// Returns true while this thread runs a node. Interrupts must not end such a run, because ONNX Runtime would report an
+/// interrupt as an error of the model.
 [[nodiscard]] bool is_running();
 
 }  // namespace attend::ort

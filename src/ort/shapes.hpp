@@ -5,8 +5,8 @@
 
 namespace attend::ort {
 
-/// Stores the table of functions with which the operators were registered. It is needed because ONNX Runtime passes no
-/// table for shape inference.
+/// Stores the table of functions for later use by infer_shapes(), because ONNX Runtime passes no table when it infers
+/// shapes.
 void remember(Table table) noexcept;
 
 /// Implements CustomOp::infer_shapes. Reports the shape of Y, computed from the shapes of Q and V. Reports nothing if

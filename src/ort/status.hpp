@@ -6,7 +6,8 @@
 
 namespace attend::ort {
 
-/// Exception with a Status that a function of ONNX Runtime has returned. The Status is passed back unchanged.
+/// Exception that contains a Status which a function of ONNX Runtime has returned. The library returns this Status to
+/// ONNX Runtime unchanged.
 struct Failure {
   Status* status;
 };
@@ -17,7 +18,7 @@ void call(Table table, Args... args) {
   if (Status* status = Which::of(table)(args...)) throw Failure{status};
 }
 
-/// For use in a catch block: returns a Status with the message of the current exception.
+/// Must be called in a catch block. Returns a Status with the message of the current exception.
 [[nodiscard]] Status* status_of_exception(Table table) noexcept;
 
 /// Runs the body of a function that ONNX Runtime calls, and catches all exceptions. Returns null or a Status.

@@ -13,8 +13,8 @@ namespace {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// The number of chains is large enough to cover 4 cycles of latency on 2 ports. It is small enough that chains and
-// operands fit into 16 registers.
+// Number of independent chains of multiply-adds. It is large enough to hide a latency of 4 cycles on 2 ports, and small
+// enough that chains and operands fit into 16 registers.
 constexpr int kFmaChains = 12;
 
 /// Runs `rounds` rounds of kFmaChains multiply-adds. Returns the number of operations. Writing `sink` prevents the
@@ -69,10 +69,10 @@ double run_f32(std::int64_t rounds, float* sink) {
 }
 
 #if defined(__x86_64__)
-/// Runs multiply-adds of pairs in 24 chains. That is more than enough for 6 cycles of latency on up to 2 ports.
+/// Runs multiply-adds of pairs in 24 independent chains, more than are needed to hide a latency of 6 cycles on 2 ports.
 __attribute__((target("avx512f,avx512bw,avx512bf16"))) double run_dot(std::int64_t rounds, float* sink) {
   constexpr int kChains = 24;
-  constexpr double kOperations = 16 * 2 * 2;  // lanes, pairs, and two operations for multiply and add
+  constexpr double kOperations = 16 * 2 * 2;  // the factors are lanes, pairs, and 2 operations (multiply and add)
   const __m512 number = _mm512_set1_ps(0x1p-7f);
   const __m512bh operand = _mm512_cvtne2ps_pbh(number, number);
   __m512 chain[kChains];
@@ -92,7 +92,7 @@ __attribute__((target("avx512f,avx512bw,avx512bf16"))) double run_dot(std::int64
 /// Multiplies two tiles and adds the product to six other tiles. All numbers are zero, because the time does not depend
 /// on them.
 double run_amx(std::int64_t rounds, float* /*sink*/) {
-  // Tiles, rows, columns, depth, and two operations for multiply and add.
+  // The factors are tiles, rows, columns, depth, and 2 operations (multiply and add).
   constexpr double kOperations = 6.0 * 16 * 16 * 32 * 2;
   const Bf16Registers registers;
   asm volatile(
@@ -130,7 +130,7 @@ std::int64_t rounds_of(Run run) {
 }
 
 /// Measures the rate of one run. Each thread first does a tenth of the work, so that its core reaches the clock rate of
-/// wide vectors. Then all threads begin the measured work together.
+/// wide vectors. Then all threads begin the measured work at the same time.
 double gflops_of_one_run(Run run, std::int64_t rounds, int num_threads) {
   std::atomic<int> ready{0};
   std::vector<double> flops(num_threads);

@@ -1,5 +1,5 @@
-// Measures the peak arithmetic rate of the processor, which is the ceiling of a roofline. It uses multiply-adds on
-// registers only.
+// Measures the peak arithmetic rate of the processor, which is the ceiling of a roofline. The measured loops execute
+// multiply-adds without memory accesses.
 #pragma once
 
 namespace attend::cpu {

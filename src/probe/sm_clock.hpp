@@ -5,8 +5,8 @@
 
 namespace attend::cuda {
 
-/// Returns the clock rate of a multiprocessor of `device` in MHz. Measures for a fifth of a millisecond, after earlier
-/// work on `stream`, and waits for the result. The device's context must be current.
+/// Returns the clock rate of a multiprocessor of `device` in MHz. The measurement starts after earlier work on `stream`
+/// and takes a fifth of a millisecond. The function waits for the result. The device's context must be current.
 [[nodiscard]] double sm_clock_mhz(int device, StreamHandle stream);
 
 }  // namespace attend::cuda

@@ -34,7 +34,8 @@ void add_params(Fields& fields, const Params& params, bool shares_seed) {
   add("window_left", params.window_left);
   add("window_right", params.window_right);
   for (const core::ScoreNumber& row : core::kScoreNumbers) add(row.name, params.*row.param);
-  // The shape of a tensor of scores may differ between ranks, because it has the rank's rows.
+  // Only the presence of a bias or mask is compared. Its shape may differ between ranks, because it has the rank's
+  // rows.
   for (const core::ScoreTensor& row : core::kScoreTensors) {
     const auto& t = params.*row.param;
     add(row.name, !t ? "none" : row.is_of_scores() ? "given" : core::shape_text(t->shape));
@@ -46,7 +47,7 @@ void add_params(Fields& fields, const Params& params, bool shares_seed) {
   add("compute", params.compute);
 }
 
-/// Returns the fields that can be sent before any check. Reads no tensor data.
+/// Returns the fields that do not depend on any check of the arguments. Reads no tensor data.
 Fields shapes_and_options(const Arguments& a) {
   Fields fields = {{"call", a.function},
                    {"sharding", sharding_name(a.ring.sharding)},
@@ -61,8 +62,8 @@ Fields shapes_and_options(const Arguments& a) {
   return fields;
 }
 
-/// Returns the fields that must be equal on all ranks but are available only after the checks: the backend, and values
-/// that arguments point to. ALiBi slopes and dropout seeds in GPU memory are not compared.
+/// Returns the fields that must be equal on all ranks but can be computed only after the checks. They are the name of
+/// the backend, and values to which arguments point. ALiBi slopes and dropout seeds in GPU memory are not compared.
 Fields values(const core::Problem& p, const core::Backend* backend) {
   Fields fields = {{"compute", backend != nullptr ? backend->name : "on GPUs"}};
   if (p.varlen) {
@@ -97,7 +98,8 @@ core::Problem checked_problem(const Arguments& a, const core::WholeLengths& whol
     throw Error(ErrorCode::kUnsupported,
                 fmt::format("q: on {}, allowed {} with {}", device_text(a.q.device), *allowed, a.function));
   }
-  // Parts of a row over different keys are merged by their lse, which some tensors of scores do not allow.
+  // A ring merges partial results of a row by their lse. Some options that are tensors do not allow such a merge, and
+  // are refused.
   for (const core::ScoreTensor& row : core::kScoreTensors) {
     if (!(a.params.*row.param) || has_only(row.mod, core::kTraitsOfSingleScores)) continue;
     throw Error(ErrorCode::kUnsupported, fmt::format("{}: given, allowed none with {}", row.name, a.function));
@@ -163,7 +165,8 @@ Number number_of(const Fields& fields, const char* name) {
   return n;
 }
 
-/// Exchanges shapes and options, the first fields of a call. If requested, also sets the seed to that of rank 0.
+/// Exchanges the shapes and options of a call, which are the first fields that ranks compare. If requested, sets the
+/// seed to that of rank 0.
 core::WholeLengths exchange_shapes_and_options(Transport& transport, Arguments& a) {
   const auto length = [](std::int64_t n) { return fmt::to_string(std::clamp<std::int64_t>(n, 0, core::kMaxLength)); };
   const std::vector<Fields> by_rank = agree_on_next_call(transport, [&] {

@@ -10,7 +10,7 @@ std::vector<RingCandidate> explain_ring(const RingProblem& problem, const Params
                                         const RingParams& ring_params) {
   if (problem.num_ranks < 1) core::refuse("num_ranks: {}, allowed >= 1", problem.num_ranks);
   const Device device = {problem.device, 0};
-  std::uintptr_t place = 0;  // address of the next tensor; the tensors are never accessed
+  std::uintptr_t place = 0;  // invented address of the next tensor; the memory of the tensors is never accessed
   const auto tensor = [&](DType dtype, std::int64_t heads, std::int64_t seqlen, std::int64_t columns) {
     place += std::uintptr_t{1} << 44;             // larger than any tensor
     auto* data = reinterpret_cast<void*>(place);  // NOLINT(performance-no-int-to-ptr)

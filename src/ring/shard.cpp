@@ -24,7 +24,8 @@ void check_shard(std::int64_t seqlen, int rank, int num_ranks, std::span<const s
   if (cu_seqlens.back() != seqlen) refuse("cu_seqlens: last entry {}, allowed seqlen {}", cu_seqlens.back(), seqlen);
 }
 
-/// Calls copy(address in `whole`, address in `local`, bytes) for every row of the rank.
+/// Calls copy() for every row of the rank. The arguments are the row's address in `whole`, its address in `local`, and
+/// its size in bytes.
 template <class Copy>
 void for_each_row(Sharding sharding, const Tensor& whole, const Tensor& local, int rank, int num_ranks,
                   std::span<const std::int32_t> cu_seqlens, Copy copy) {

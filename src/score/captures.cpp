@@ -50,8 +50,8 @@ void check_reach(std::string_view argument, const ScoreCapture& capture, const T
   }
 }
 
-/// Returns a capture as a tensor with four dimensions. Strides of a dense tensor are limited to 2^62, which
-/// check_reach() refuses.
+/// Returns a capture as a tensor with four dimensions. If the stride of a dense tensor exceeds 2^62, it becomes 2^62,
+/// and check_reach() then refuses the tensor.
 Tensor four_dimensions(const ConstStridedTensor& t) {
   constexpr std::int64_t kMost = std::int64_t{1} << 62;
   Tensor wide = {const_cast<void*>(t.data), t.dtype, t.device, {1, 1, 1, 1}, {0, 0, 0, 0}};

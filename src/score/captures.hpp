@@ -9,8 +9,8 @@
 
 namespace attend::score {
 
-/// Checks those properties that the parser does not check. The parser checks names, extents and element categories
-/// (float, integer, bool). `argument` is the name of the function in error messages.
+/// Checks the properties of captures that the parser does not check. The parser checks names, extents and element
+/// categories (float, integer, bool). `argument` is the name of the function in error messages.
 void check_captures(std::string_view argument, const std::vector<ScoreCapture>& captures);
 
 /// Returns names, element categories and shapes of the captures. The parser checks them.
@@ -21,7 +21,7 @@ void check_captures(std::string_view argument, const std::vector<ScoreCapture>& 
 [[nodiscard]] std::vector<Tensor> in_four_dimensions(std::string_view argument,
                                                      const std::vector<ScoreCapture>& captures);
 
-/// Returns whether the program that was made for the captures `a` can also run with these tensors.
+/// Returns whether a program that was made for the captures `a` is also valid for these tensors.
 [[nodiscard]] bool is_same_program(const std::vector<expr::Capture>& a, const std::vector<ScoreCapture>& captures);
 
 }  // namespace attend::score

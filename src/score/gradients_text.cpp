@@ -25,7 +25,7 @@ const char* lines_of(expr::Spread spread) {
   }
 }
 
-/// Returns the distances q - k beyond which all gradients are the same.
+/// Returns the limits of q - k beyond which all gradients are the same.
 expr::FarEnds ends_of(const expr::ScoreProgram& program) {
   expr::FarEnds all = {0, 0};
   for (const expr::CaptureLoad& load : program.loads) {

@@ -1,4 +1,4 @@
-// Generates source code that computes gradients of captures in kernels.
+// Generates source code with which kernels compute the gradients of captures.
 #pragma once
 
 #include <string>
@@ -10,13 +10,13 @@ namespace attend::score {
 /// Returns source code of members of CustomScoreCode (kernels/attention/custom_score.cuh) for a function that reads
 /// floats:
 ///
-///   kLines: along which lines of pairs the gradients are the same
+///   kLines states along which lines of (row, key) pairs the gradients are the same, for example along diagonals.
 ///
-///   kSameFrom, kSameUntil: the gradients are also the same for all pairs with q - k >= kSameFrom, or with q - k <=
-///   kSameUntil
+///   kSameFrom and kSameUntil are limits of q - k. The gradients are the same for all pairs with q - k >= kSameFrom,
+///   and also the same for all pairs with q - k <= kSameUntil.
 ///
-///   gradients(at, captured, add): for each load on which the value depends, calls add(number of the capture,
-///   index of the element over all dimensions, derivative with respect to the element)
+///   gradients(at, captured, add) calls add() for each load on which the value depends. The arguments of add() are the
+///   number of the capture, the linear index of the element, and the derivative with respect to the element.
 ///
 /// These members call ScoreGradientsCode::evaluate(), whose results are ScoreProgram::results_of().
 [[nodiscard]] std::string gradients_text(const expr::ScoreProgram& program);

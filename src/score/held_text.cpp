@@ -58,7 +58,7 @@ std::int64_t as_int(std::int64_t distance) {
 
 HeldText HeldText::of(const expr::Graph& graph, expr::Id result) {
   const expr::FarLoads far = expr::far_loads_of(graph, result);
-  // Other loads need the registers that held elements would occupy.
+  // If there are loads that cannot be held, no element is held, because those loads need the registers.
   if (far.loads.empty() || !far.are_all) return {"", kNoMembers};
   std::string fields, cases, results;
   for (std::size_t n = 0; n < far.loads.size(); ++n) {

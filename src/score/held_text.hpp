@@ -8,23 +8,25 @@
 
 namespace attend::score {
 
-/// Returns a distance as an int for kernels. It is clamped to values that no distance q - k reaches.
+/// Returns a distance in the range of int, for use in kernels. Larger distances are clamped to limits that no q - k
+/// reaches.
 [[nodiscard]] std::int64_t as_int(std::int64_t distance);
 
 /// Source code for a function. `before` has the declarations that must precede CustomScoreCode
 /// (kernels/attention/custom_score.cuh). `members` are these members of CustomScoreCode:
 ///
-///   kHoldsAll: no other element varies from pair to pair; if it is false, no element is held, because there are not
-///   enough registers
+///   kHoldsAll is true if all elements that vary from pair to pair can be held. If it is false, no element is held,
+///   because there are not enough registers.
 ///
-///   kHolds: there are held elements; if it is false, the other members exist but are meaningless
+///   kHolds is true if there are held elements. If it is false, the other members exist but are meaningless.
 ///
-///   kHeldFrom, kHeldUntil: a tile uses the held elements if q - k >= kHeldFrom for all its pairs, or q - k <=
-///   kHeldUntil
+///   kHeldFrom and kHeldUntil are limits of q - k. A tile uses the held elements if all its pairs have q - k >=
+///   kHeldFrom, or if all its pairs have q - k <= kHeldUntil.
 ///
-///   Held: type of the values of the held elements; hold(at, captured) loads them for any pair of the tile
+///   Held is the type that stores the values of the held elements. hold(at, captured) loads these values, and `at` may
+///   be any pair of the tile.
 ///
-///   held_value(at, captured, held): computes value() from the held elements
+///   held_value(at, captured, held) computes value() from the held elements.
 struct HeldText {
   std::string before = {};
   std::string members = {};

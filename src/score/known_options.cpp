@@ -17,7 +17,7 @@ bool is_variable(const Graph& graph, Id id, Variable which) {
   return graph[id].op == Op::kVariable && static_cast<Variable>(graph[id].which) == which;
 }
 
-/// Describes an integer that is |q - k| or q - k, possibly negated.
+/// Describes an integer expression that is |q - k|, q - k, or the negative of one of them.
 struct Distance {
   core::AlibiForm form = core::AlibiForm::kNone;
   bool is_negative = false;
@@ -40,7 +40,7 @@ Distance distance_of(const Graph& graph, Id id) {
   return {};
 }
 
-/// If the node is slope[h] times a distance, returns the distance.
+/// If the node is slope[h] times a Distance, returns the Distance.
 Distance slope_times_distance(const Graph& graph, Id id) {
   const Node& product = graph[id];
   if (product.op != Op::kMultiply) return {};

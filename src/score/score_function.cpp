@@ -26,8 +26,9 @@
 namespace attend {
 namespace {
 
-/// Calls rule(node, results of earlier nodes) for each node up to `root`. A single pass in the order of nodes is used,
-/// because a node may be an operand of many others.
+/// Calls rule() for each node up to `root`. The arguments of rule() are the node and the results for earlier nodes. The
+/// loop visits each node once, in the order of nodes. A recursion could visit a node many times, because a node may be
+/// an operand of many others.
 template <class Rule>
 std::vector<bool> of_all_nodes(const expr::Graph& graph, expr::Id root, const Rule& rule) {
   std::vector<bool> found;
@@ -35,8 +36,8 @@ std::vector<bool> of_all_nodes(const expr::Graph& graph, expr::Id root, const Ru
   return found;
 }
 
-/// Returns whether an element of a capture reaches the value through additions and similar operations only. Such an
-/// element may be very low in order to hide a key.
+/// Returns whether an element of a capture reaches the value only through additions, subtractions, negations, min, max
+/// and ?:. The caller may use very low elements to hide keys.
 bool adds_an_element(const expr::Graph& graph, expr::Id root) {
   const auto rule = [](const expr::Node& node, const std::vector<bool>& found) {
     const auto any = [&](std::size_t first) {
@@ -83,8 +84,8 @@ bool has_huge_constant(const expr::ScoreProgram& program) {
   return false;
 }
 
-/// Returns whether the derivative with respect to the score is 1 for all values other than -inf. If a value is -inf,
-/// all its gradients are 0.
+/// Returns whether the derivative with respect to the score is 1 for all values other than -inf. The value -inf can be
+/// ignored, because all its gradients are 0.
 bool has_unit_slope(const expr::Graph& graph, expr::Id root) {
   const std::vector<bool> has_score = of_all_nodes(graph, root, [](const expr::Node& node, const auto& found) {
     return (node.op == expr::Op::kVariable && node.type == expr::Type::kFloat) ||
@@ -111,8 +112,9 @@ bool has_unit_slope(const expr::Graph& graph, expr::Id root) {
   return of_all_nodes(graph, root, rule).back();
 }
 
-/// Replaces calls of sin, cos and tan (kernels/attention/score_math.cuh) by inline code. The kernel compiler crashes if
-/// a warp that has released registers calls a function. Warps that compute gradients release registers.
+/// In the source text, replaces calls of sin, cos and tan (kernels/attention/score_math.cuh) by inline code. The kernel
+/// compiler crashes if a warp that has released registers calls a function. Warps that compute gradients release
+/// registers.
 std::string with_calls_in_line(std::string code) {
   for (const std::string name : {"sin", "cos", "tan"}) {
     const std::string call = "math::" + name + "(", in_line = "::" + name + "f(";

@@ -20,15 +20,16 @@ extern "C" {
 ///   STRIPED              0 3 6 9        1 4 7 10      2 5 8 11        every N-th token from r on
 enum { ATTEND_SHARDING_CONTIGUOUS = 0, ATTEND_SHARDING_ZIGZAG = 1, ATTEND_SHARDING_STRIPED = 2 };
 
-/// Which data travels between ranks. The algorithms differ in cost and in the order of sums. RingAlgorithm in
-/// attend/ring.hpp describes them.
+/// Algorithm of a call: it determines which data travels between ranks. The algorithms differ in cost and in the order
+/// of sums. RingAlgorithm in attend/ring.hpp describes them.
 enum {
   ATTEND_RING_AUTOMATIC = 0,
-  ATTEND_RING_EXCHANGE = 1,  ///< keys and values travel around the ring, one step at a time
+  ATTEND_RING_EXCHANGE = 1,  ///< Keys and values travel around the ring, one step at a time.
   /// Every rank receives, in one step, all keys and values that its rows see.
   ATTEND_RING_ALL_GATHER = 2,
-  ATTEND_RING_ALL_TO_ALL = 3,  ///< every rank receives all rows and keys of its share of the heads
-  ATTEND_RING_TWO_LEVEL = 4    ///< heads are distributed within groups of ranks; keys and values travel between groups
+  ATTEND_RING_ALL_TO_ALL = 3,  ///< Every rank receives all rows and keys of its share of the heads.
+  /// Heads are distributed within groups of ranks, and keys and values travel between groups.
+  ATTEND_RING_TWO_LEVEL = 4
 };
 
 /// Returns "contiguous", "zigzag" or "striped", or "?" for other numbers. The string stays valid.
@@ -38,12 +39,12 @@ ATTEND_API const char* attend_sharding_name(int32_t sharding);
 /// stays valid.
 ATTEND_API const char* attend_ring_algorithm_name(int32_t algorithm);
 
-/// How a call is distributed over the ranks. All ranks must pass the same values.
+/// Options that determine how a call is distributed over the ranks. All ranks must pass the same values.
 typedef struct attend_ring_params {
   size_t struct_size;  ///< sizeof(attend_ring_params)
   int32_t sharding;    ///< sharding of queries and keys; ATTEND_SHARDING_ZIGZAG is the default
   int32_t algorithm;   ///< algorithm of this call; forward and backward may use different algorithms
-  /// If 1, attend_params::seed of rank 0 replaces that of the other ranks. Not allowed with philox_state.
+  /// If 1, attend_params::seed of rank 0 replaces the seed of the other ranks. Not allowed with philox_state.
   int32_t seed_of_rank_0;
   int32_t reserved;  ///< must be 0
 } attend_ring_params;
@@ -55,8 +56,8 @@ ATTEND_API void attend_ring_params_init(attend_ring_params* params, size_t struc
 typedef struct attend_ring attend_ring;
 
 /// Makes a ring of threads of this process. Each thread uses one of the ranks. If a rank's call fails after the ranks
-/// have agreed on it, the calls of the other ranks and every later call on the ring fail with an error that names the
-/// failed rank.
+/// have agreed on it, the calls of the other ranks fail too, and so does every later call on the ring. Their errors
+/// name the failed rank.
 /// @param num_ranks   at least 1
 /// @param timeout_ms  longest time to wait for a message of another rank, in milliseconds; 0 means no limit
 /// @param ranks       output, num_ranks elements, each of which must be freed by attend_ring_free. Written only if all
@@ -64,29 +65,31 @@ typedef struct attend_ring attend_ring;
 ATTEND_API int32_t attend_make_thread_ring(int32_t num_ranks, int64_t timeout_ms, attend_ring** ranks,
                                            attend_error* error);
 
-/// Functions that transport messages, provided by the caller. Calls on the ring call them on their own thread. A result
-/// other than 0 means failure. The call then ends with ATTEND_INTERNAL, and the error text contains the result. The
-/// functions must not throw.
+/// Functions that transport messages, provided by the caller. Each call on the ring calls these functions from its own
+/// thread. A result other than 0 means failure. The call on the ring then ends with ATTEND_INTERNAL, and the error text
+/// contains the result. The functions must not throw.
 typedef struct attend_ring_callbacks {
   size_t struct_size;  ///< sizeof(attend_ring_callbacks)
   void* user;          ///< passed as first argument to each function
   /// Starts an asynchronous send of `size` bytes (at least one) to another rank. Channels are numbered 0 to 7 and are
   /// independent of each other. Messages of one channel from one rank to another must arrive in the order in which they
-  /// were sent. `*request` is null at the call; the function may set it to the caller's handle of the message.
+  /// were sent. `*request` is null when the function is called. The function may set `*request` to a handle of the
+  /// message.
   int32_t (*send)(void* user, int32_t to, int32_t channel, const void* bytes, size_t size, void** request);
   /// Starts an asynchronous receive of `size` bytes.
   int32_t (*receive)(void* user, int32_t from, int32_t channel, void* bytes, size_t size, void** request);
-  /// Waits until the message of `request` is sent or received. May be null if messages are complete when send or
-  /// receive returns.
+  /// Waits until the message of `request` is sent or received. The pointer may be null if send and receive return only
+  /// after the message is complete.
   int32_t (*wait)(void* user, void* request);
-  /// Called instead of `wait` if the call on the ring has already failed, because the memory of the message is then
-  /// freed. Each request gets exactly one call of `wait` or `abandon`. May be null.
+  /// The ring calls this function instead of `wait` if the call on the ring has already failed. When the function
+  /// returns, the ring frees the memory of the message. For each request the ring calls either `wait` or `abandon`,
+  /// exactly once. May be null.
   void (*abandon)(void* user, void* request);
   /// Gathers one message of `size` bytes from every rank, in the order of ranks. If null, the ring uses send and
   /// receive.
   int32_t (*all_gather)(void* user, const void* mine, void* all, size_t size);
-  /// Called if this rank fails in a call in which other ranks wait. It must end their waits with a result other than 0.
-  /// Only `abandon` may be called after this function. May be null.
+  /// The ring calls this function if this rank fails in a call in which other ranks wait. It must make their waits end
+  /// with a result other than 0. After this function, the ring calls only `abandon`. May be null.
   void (*fail)(void* user, const char* why);
 } attend_ring_callbacks;
 
@@ -95,8 +98,8 @@ ATTEND_API void attend_ring_callbacks_init(attend_ring_callbacks* callbacks, siz
 
 /// Makes one rank of a ring whose messages the caller transports. Tensors must be on the CPU. If a call fails after the
 /// ranks have agreed on it, every later call fails too.
-/// @param callbacks  functions, of which `send` and `receive` are required. The struct is copied, but the object of
-///   `user` must stay valid until the ring is freed
+/// @param callbacks  the caller's functions, of which `send` and `receive` are required. The struct is copied, but the
+///   object that `user` points to must stay valid until the ring is freed
 /// @param ring       output, which the caller must free with attend_ring_free
 ATTEND_API int32_t attend_make_callback_ring(int32_t rank, int32_t size, const attend_ring_callbacks* callbacks,
                                              attend_ring** ring, attend_error* error);
@@ -111,35 +114,35 @@ ATTEND_API int32_t attend_ring_rank(const attend_ring* ring);
 /// Returns the number of ranks, or -1 if `ring` is null.
 ATTEND_API int32_t attend_ring_size(const attend_ring* ring);
 
-/// Computes attend_forward of the complete sequence. Every rank calls with its rows of q, k and v and receives its rows
-/// of o and lse.
+/// Computes attend_forward of the complete sequence. Every rank must call this function. It passes its rows of q, k and
+/// v, and receives its rows of o and lse.
 ///
 /// @param call    tensors with the rank's rows; for example, q is (batch, num_heads_q, attend_shard_seqlen of seqlen_q,
-///   head_dim). Its params must be the same on every rank except for tensors. bias and mask have the rank's rows and
-///   all keys in sequence order. varlen describes the complete sequence. compute is auto, cpu or reference; on a GPU it
-///   is auto, simt or sm90_forward. The workspace is not used, and sinks are refused
+///   head_dim). Except for tensors, its params must be the same on every rank. bias and mask have the rank's rows and
+///   all keys in sequence order. varlen describes the complete sequence. On a CPU, compute is auto, cpu or reference.
+///   On a GPU, it is auto, simt or sm90_forward. The workspace is not used, and sinks are refused
 /// @param params  null selects zigzag sharding and the automatic algorithm
 ///
-/// On a CPU, the call returns when this rank has done its work; on a GPU, when the work is queued on the stream. All
-/// ranks must call. The result is deterministic for a given number of ranks and a given algorithm.
-/// @return the status codes of attend_forward. The status is also ATTEND_INVALID_ARGUMENT if a rank's shapes or options
+/// On a CPU, the call returns when this rank has done its work. On a GPU, it returns when the work is queued on the
+/// stream. The result is deterministic for a given number of ranks and a given algorithm.
+/// @return the status codes of attend_forward. The status is ATTEND_INVALID_ARGUMENT if a rank's shapes or options
 ///   differ from those of rank 0. Every rank then returns the same error, and no output has been written
 ATTEND_API int32_t attend_ring_forward(const attend_ring* ring, const attend_forward_call* call,
                                        const attend_ring_params* params, attend_error* error);
 
-/// Computes the gradients of attend_ring_forward. Every tensor has the rank's rows. dlse is supported; dbias and dsinks
-/// are refused.
+/// Computes the gradients of attend_ring_forward. Every tensor has the rank's rows. dlse is supported, but dbias and
+/// dsinks are refused.
 ATTEND_API int32_t attend_ring_backward(const attend_ring* ring, const attend_backward_call* call,
                                         const attend_ring_params* params, attend_error* error);
 
-/// Describes which part of a sequence a rank holds.
+/// Describes a rank of a ring and the sharding, which determine the rows that the rank holds.
 typedef struct attend_shard_part {
   size_t struct_size;  ///< sizeof(attend_shard_part)
   int32_t sharding;    ///< ATTEND_SHARDING_ZIGZAG is the default
   int32_t rank;        ///< from 0 to num_ranks - 1
   int32_t num_ranks;   ///< at least 1; 1 is the default
   int32_t reserved;    ///< must be 0
-  /// Offsets of packed sequences in the complete sequence, (num_sequences + 1). If null, there is one sequence.
+  /// Offsets of packed sequences in the complete sequence: num_sequences + 1 elements. If null, there is one sequence.
   const int32_t* cu_seqlens;
   int64_t num_sequences;  ///< used only with cu_seqlens
 } attend_shard_part;
@@ -152,20 +155,21 @@ ATTEND_API void attend_shard_part_init(attend_shard_part* part, size_t struct_si
 ATTEND_API int32_t attend_shard_seqlen(const attend_shard_part* part, int64_t seqlen, int64_t* rows,
                                        attend_error* error);
 
-/// Writes an index for each row of the rank, in the order in memory. The index is the row's place in the complete
-/// (packed) sequence.
+/// Writes one index for each row of the rank, in the order in which the rank stores its rows. The index is the row's
+/// position in the complete (packed) sequence.
 /// @param positions      output, num_positions elements. May be null if num_positions is 0
 /// @param num_positions  number of rows that attend_shard_seqlen returned
 ATTEND_API int32_t attend_shard_positions(const attend_shard_part* part, int64_t seqlen, int64_t* positions,
                                           int64_t num_positions, attend_error* error);
 
 /// Copies a rank's rows out of a complete tensor, along dimension 2. The tensor may be q, k, v, dout, a bias or a mask.
-/// @param whole  any dtype (batch, heads, seqlen, n) on the CPU
+/// @param whole  complete tensor (batch, heads, seqlen, n) of any dtype on the CPU
 /// @param local  output, same shape, except that shape[2] is attend_shard_seqlen
 ATTEND_API int32_t attend_shard(const attend_shard_part* part, const attend_tensor* whole, const attend_tensor* local,
                                 attend_error* error);
 
-/// Inverse of attend_shard: writes a rank's rows to their places in `whole` and leaves the other rows unchanged.
+/// Writes a rank's rows to their places in the complete tensor `whole` and leaves the other rows unchanged. This is the
+/// inverse of attend_shard.
 ATTEND_API int32_t attend_unshard(const attend_shard_part* part, const attend_tensor* local, const attend_tensor* whole,
                                   attend_error* error);
 
@@ -176,7 +180,7 @@ typedef struct attend_ring_problem {
   int32_t device_type;  ///< device of the tensors
   int32_t dtype;        ///< ATTEND_BF16 is the default
   int32_t is_backward;  ///< 1 for attend_ring_backward, 0 for attend_ring_forward
-  int64_t batch;        ///< number of sequences; this and both numbers of heads are 1 by default
+  int64_t batch;        ///< number of sequences; 1 is the default
   int64_t num_heads_q;  ///< number of query heads
   int64_t num_heads_k;  ///< number of heads of keys and values
   int64_t seqlen_q;     ///< number of query rows in the complete sequence
@@ -196,8 +200,8 @@ ATTEND_API void attend_ring_problem_init(attend_ring_problem* problem, size_t st
 ///     "sent_bytes": 0, "memory_bytes": 0, "estimated_us": 2}, ...]
 ///
 /// The text arguments are those of attend_plan_explain.
-/// @param params       mask, window, dropout and varlen of the call. Of bias and mask, only their presence matters.
-///   Null selects the defaults
+/// @param params       mask, window, dropout and varlen of the call. The contents of bias and mask are not read. Null
+///   selects the defaults
 /// @param ring_params  null selects zigzag sharding and the automatic algorithm
 ATTEND_API int32_t attend_explain_ring(const attend_ring_problem* problem, const attend_params* params,
                                        const attend_ring_params* ring_params, char* text, size_t text_bytes,

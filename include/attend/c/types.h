@@ -18,8 +18,8 @@ extern "C" {
 /// Results of functions, and values of attend_error::code. Later versions may add numbers.
 enum {
   ATTEND_OK = 0,
-  ATTEND_INVALID_ARGUMENT = 1,  ///< a shape, stride, dtype or parameter that attention does not define
-  ATTEND_UNSUPPORTED = 2,       ///< well defined, but the chosen backend or this library does not support it
+  ATTEND_INVALID_ARGUMENT = 1,  ///< a shape, stride, dtype or parameter for which attention is not defined
+  ATTEND_UNSUPPORTED = 2,       ///< a valid call that the chosen backend or this library does not support
   ATTEND_MISSING_HARDWARE = 3,  ///< the chosen backend needs a device or driver that is missing
   ATTEND_IO = 4,                ///< a file is missing, malformed, or cannot be written
   ATTEND_INTERNAL = 5,          ///< a defect of the library, or a failure of a GPU or another rank
@@ -31,7 +31,7 @@ typedef int32_t attend_status;
 /// Receives the description of an error. The caller owns the memory, which may be on the stack. Later versions do not
 /// change this struct.
 typedef struct attend_error {
-  int32_t code;  ///< an attend_status; ATTEND_OK after a call that succeeded
+  int32_t code;  ///< an attend_status, which is ATTEND_OK after a call that succeeded
   /// One line of UTF-8, terminated by 0: the argument, the value found and the allowed values. A longer text is
   /// truncated.
   char message[1020];
@@ -55,7 +55,7 @@ enum { ATTEND_CPU = 0, ATTEND_CUDA = 1 };  ///< values of attend_tensor::device_
 /// same view with other strides. Strides are in elements and >= 0, and the last stride is 1. Inputs may have stride 0
 /// (broadcast); outputs may not. Later versions do not change this struct.
 typedef struct attend_tensor {
-  /// Address of the first element. The memory of an input is only read. May be null if a dimension is 0.
+  /// Address of the first element. The memory of an input is only read. It may be null if a dimension is 0.
   void* data;
   int64_t shape[4];      ///< number of elements in each dimension
   int64_t stride[4];     ///< distance in elements along each dimension
@@ -67,10 +67,11 @@ typedef struct attend_tensor {
 
 /// Sets `tensor` to a dense (batch, heads, seqlen, head_dim) view of `data` on the CPU.
 /// @param tensor  output
-/// @param data    address of the first element. It is const so that inputs can be const; the memory of an output must
-///   not be const
+/// @param data    address of the first element. The pointer is const so that it can also point to constant inputs. The
+///   memory of an output must not be constant
 /// @param dtype   type of every element
-/// @param shape   (batch, heads, seqlen, head_dim), checked by the calls that use the tensor. Null means (0, 0, 0, 0)
+/// @param shape   sizes in the order (batch, heads, seqlen, head_dim). The calls that use the tensor check them. Null
+///   means (0, 0, 0, 0)
 ATTEND_API void attend_tensor_init(attend_tensor* tensor, const void* data, int32_t dtype, const int64_t shape[4]);
 
 /// Sets `tensor` to a view of a dense (batch, seqlen, heads, head_dim) buffer. `shape` is still (batch, heads, seqlen,

@@ -1,11 +1,10 @@
 // Appends to a cache: writes each new row of k and v to its place in the cache, and each query row to q_out.
 //
-//   k: x / sqrt(mean(x^2) + eps) * weight, then the rotation at the row's position, then conversion to the
-//   cache's dtype (an 8-bit cache stores x / descale)
-//   v: conversion to the cache's dtype only
+// A row x of k is first normalised to x / sqrt(mean(x^2) + eps) * weight, and then rotated according to its position.
+// Finally it is converted to the dtype of the cache. An 8-bit cache stores x / descale. Rows of v are only converted.
 //
-// A row is copied if it needs no arithmetic. Each product and sum is rounded individually, and squares are summed in an
-// order that is the same for all SIMD targets. All targets therefore give the same bits.
+// A row that needs no arithmetic is copied. In the arithmetic, each product and each sum is rounded separately, and
+// squares are added in the same order on every SIMD target. Therefore all SIMD targets give the same bits.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/serving/append.cpp"
 #include <hwy/foreach_target.h>  // compiles this file once per SIMD target
@@ -134,7 +133,7 @@ class RowMath {
   /// Writes one row. `descale` is the scale factor of an 8-bit cache.
   void write(const Matrix& from, const Matrix& to, float descale = 1.0F) {
     if (!normalises_ && !p_.rotary && from.dtype == to.dtype) {
-      // If q_out is q, the copy changes nothing.
+      // If q_out is q, the copy would change nothing.
       std::memmove(to.data, from.data, static_cast<std::size_t>(from.cols * dtype_bytes(from.dtype)));
       return;
     }
@@ -185,8 +184,8 @@ float factor_of(const core::Descale& descale, std::int64_t sequence, std::int64_
   return descale.data == nullptr ? 1.0F : *descale.of(sequence, head, at);
 }
 
-/// Calls visit(token, sequence, its state in the cache, row of the sequence) for each token of `tokens`, except tokens
-/// of dead sequences.
+/// Calls visit() for each token of `tokens`, except tokens of dead sequences. The arguments of visit() are the token,
+/// its sequence, the state of the sequence in the cache, and the number of the token's row in the sequence.
 template <class Visit>
 void for_each_token(const AppendProblem& p, const core::SequenceRows& rows, KeyRange tokens, Visit visit) {
   for (std::int64_t token = tokens.begin; token < tokens.end;) {
@@ -253,8 +252,9 @@ std::int64_t token_bytes(const Tensor& t) {
   return t.shape[1] * t.shape[3] * dtype_bytes(t.dtype);
 }
 
-/// Calls work(range of tokens) until all tokens are done. Uses several threads if one thread would take more than about
-/// 150 us. A computed row takes four times as long as a copied one.
+/// Splits all tokens into ranges and calls work() for each range. Uses several threads if one thread would take more
+/// than about 150 us. The estimate assumes that a row with arithmetic takes four times as long as a row that is only
+/// copied.
 template <class Work>
 void for_tokens(std::int64_t count, std::int64_t bytes_of_token, bool computes, Work work) {
   constexpr std::int64_t kBytesOfTask = 1 << 16;

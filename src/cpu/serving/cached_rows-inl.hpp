@@ -1,5 +1,6 @@
-// Products of a few query rows with rows of a cache, for q k^T and p v. They read each cache row in place. A result
-// depends only on its row and key, not on other rows and keys of the same product. Included once per SIMD target.
+// Computes the products q k^T and p v of a few query rows with rows of a cache. The code reads each cache row in place.
+// A result depends only on its row and key, not on other rows and keys of the same product. Included once per SIMD
+// target.
 #if defined(ATTEND_CPU_CACHED_ROWS_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef ATTEND_CPU_CACHED_ROWS_INL
 #undef ATTEND_CPU_CACHED_ROWS_INL
@@ -20,15 +21,16 @@
 HWY_BEFORE_NAMESPACE();
 namespace attend::cpu::HWY_NAMESPACE {
 
-/// 2 kLanes neighbouring columns of a row. The row's type determines the lane of each column. For bf16 rows, `a` holds
-/// the even columns and `b` the odd ones, because that order takes only two instructions to convert.
+/// A group of 2 kLanes neighbouring columns of a row. The element type of the row determines the lane of each column.
+/// For bf16 rows, `a` has the even columns and `b` has the odd ones, because the conversion to this order takes only
+/// two instructions.
 struct Columns {
   Vector a, b;
 };
 constexpr int kChunk = 2 * kLanes;
 constexpr int kKeysAtOnce = 4;
 constexpr int kRowsAtOnce = 4;
-// Number of vectors of sums that fit into registers together with their operands.
+// Number of vectors of sums that can stay in registers together with the operands of a product.
 constexpr int kSums = HWY_TARGET <= HWY_AVX3 ? 16 : 8;
 
 HWY_INLINE Columns even_and_odd(hn::Vec<UintTag> pairs) {
@@ -68,8 +70,8 @@ HWY_INLINE Columns load_columns(const core::BFloat16* at, std::int64_t count) {
 }
 #endif
 
-/// Loads columns of a query row of type Q, in the lane order of rows of T. Only `count` > 0 of the columns exist. T is
-/// float or Q.
+/// Loads `count` > 0 columns of a query row with elements of type Q, in the lane order that Columns has for type T. T
+/// is float or Q.
 template <class T, class Q>
 HWY_INLINE Columns query_columns(const Q* at, std::int64_t count) {
   if constexpr (!std::is_same_v<T, Q>) {
@@ -79,7 +81,8 @@ HWY_INLINE Columns query_columns(const Q* at, std::int64_t count) {
   }
 }
 
-/// Stores `count` columns as a row of T. The input holds floats in the lane order of T.
+/// Stores `count` columns as a row with elements of type T. The input consists of floats in the lane order that Columns
+/// has for type T.
 HWY_INLINE void store_columns(const float* from, float* to, std::int64_t count) {
   std::copy_n(from, count, to);
 }
@@ -93,9 +96,10 @@ HWY_INLINE void store_columns(const float* from, core::BFloat16* to, std::int64_
   }
 }
 
-/// Prefetches rows a few lines at a time while other rows are multiplied. The rate is even, because a processor stalls
-/// if too many lines are in flight. Rows are handled in groups of four: first the first line of each row, then the
-/// second line of each row, and so on. Memory answers faster if the four rows lie in different places.
+/// Prefetches rows while other rows are multiplied, a few cache lines at a time. The prefetches are spread evenly over
+/// the products, because a processor stalls if too many lines are in flight. Rows are prefetched in groups of four: the
+/// first line of all four rows, then the second line of all four, and so on. Memory has a higher rate if the four rows
+/// are in different regions.
 class LinesAhead {
  public:
   /// The argument `bytes_multiplied` is the number of bytes that all query rows together multiply with each of the
@@ -118,7 +122,7 @@ class LinesAhead {
       rows_ += kAtOnce;
     }
   }
-  /// Calls go() without inlining it. Saves machine code at places that run rarely.
+  /// Calls go() without inlining it, which makes the machine code of rarely executed callers smaller.
   HWY_NOINLINE void go_once(std::int64_t bytes) { go(bytes); }
 
  private:
@@ -132,8 +136,8 @@ class LinesAhead {
   std::int64_t due_ = 0;
 };
 
-/// Forces the compiler to keep a vector in a register. Without it, the compiler loads the vector once for each use, and
-/// loads limit the speed of the products.
+/// Forces the compiler to keep a vector in a register. Otherwise the compiler would load the vector again for each use,
+/// and these loads would limit the speed of the products.
 HWY_INLINE Vector in_register(Vector v) {
 #if HWY_ARCH_X86 && HWY_COMPILER_GCC
   asm("" : "+v"(v.raw));
@@ -141,7 +145,7 @@ HWY_INLINE Vector in_register(Vector v) {
   return v;
 }
 
-/// Adds the blocks of four lanes of a vector and returns the four sums.
+/// Adds all groups of four lanes of a vector. Returns the four sums.
 template <class Tag>
 HWY_INLINE hn::Vec<hn::Full128<float>> sum_of_blocks(Tag /*tag*/, hn::Vec<Tag> v) {
   if constexpr (hn::MaxLanes(Tag()) == 4) {
@@ -152,7 +156,7 @@ HWY_INLINE hn::Vec<hn::Full128<float>> sum_of_blocks(Tag /*tag*/, hn::Vec<Tag> v
   }
 }
 
-/// Returns four numbers: for each of the four vectors, the sum of its lanes.
+/// Returns four sums. Each is the sum of the lanes of one of the four vectors.
 HWY_INLINE hn::Vec<hn::Full128<float>> sums_of_lanes(Vector v0, Vector v1, Vector v2, Vector v3) {
   const hn::Repartition<double, FloatTag> pairs;
   const auto halves_of = [&](Vector even, Vector odd) HWY_ATTR {
@@ -166,8 +170,8 @@ HWY_INLINE hn::Vec<hn::Full128<float>> sums_of_lanes(Vector v0, Vector v1, Vecto
   return sum_of_blocks(kFloats, of_blocks);
 }
 
-/// Stores scores: the lane sum of each row's vectors, for four or two keys. The scores of neighbouring keys are `step`
-/// floats apart.
+/// Stores the scores of each row for two or four keys. A score is the sum of a vector's lanes. The scores of
+/// neighbouring keys are `step` floats apart.
 template <int kRows>
 HWY_INLINE void store_scores(const Vector (&sums)[kRows][4], float* scores, std::int64_t step) {
   for (int r = 0; r < kRows; ++r) {
@@ -233,9 +237,9 @@ HWY_INLINE void score_keys(const void* const* keys, std::int64_t cols, const flo
   }
 }
 
-/// Adds sum_j p[r * kLeaf + j] * (value j) to row r of o, for kRows rows and `count` values, in ascending order of j.
-/// Value j is a row of T at values[j * step]. `o` holds rows of floats, `o_stride` apart, in the lane order of
-/// load_columns(), in full chunks. `ahead` may be null.
+/// For each of kRows rows r, adds the sum of p[r * kLeaf + j] times value j to row r of o. j runs from 0 to count - 1,
+/// in ascending order. Value j is a row of T at values[j * step]. `o` holds rows of floats, `o_stride` apart, in the
+/// lane order of load_columns(), in full chunks. `ahead` may be null.
 template <class T, int kRows>
 HWY_INLINE void add_values(const void* const* values, std::int64_t step, LinesAhead* ahead, std::int64_t count,
                            std::int64_t cols, const float* p, float* o, std::int64_t o_stride) {

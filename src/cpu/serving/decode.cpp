@@ -28,12 +28,12 @@ struct TileWork {
 struct Part {
   std::int64_t tile;
   LeafRange leaves;
-  LeafRange node;  ///< leaves below the tree node that the part computes
+  LeafRange node;  ///< all leaves below the tree node whose result the part computes
   std::int64_t place = -1;
 };
 
-/// Returns whether a call reads more data than the caches of the threads hold. Otherwise prefetches are not used,
-/// because for data in a cache they cost more than they gain.
+/// Returns whether a call reads more data than fits into the processor caches of the threads. If the data fits,
+/// prefetches are not used, because their instructions would take longer than they save.
 bool exceeds_caches(const DecodeProblem& p, const std::vector<TileWork>& tiles, int threads) {
   constexpr std::int64_t kCacheOfThread = 1 << 20;  // cache size per thread, in bytes
   std::int64_t leaves = 0;
@@ -60,14 +60,14 @@ std::vector<TileWork> tiles_of(const DecodeProblem& p) {
 /// threads have work and finish at about the same time.
 std::int64_t leaves_per_part(const std::vector<TileWork>& tiles, int threads) {
   constexpr std::int64_t kPartsPerThread = 8;
-  constexpr std::int64_t kFewest = 4;  // lower limit, because a part costs a copy of its result
+  constexpr std::int64_t kFewest = 4;  // lower limit, because each part writes and copies a result
   std::int64_t leaves = 0;
   for (const TileWork& work : tiles) leaves += work.leaves.end - work.leaves.begin;
   const std::int64_t wanted = std::max(kFewest, leaves / (threads * kPartsPerThread));
   return static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(wanted)));
 }
 
-/// Splits the tiles into parts. A tile with several parts gets memory for their partial results.
+/// Splits the tiles into parts. If a tile has several parts, the function reserves memory for their partial results.
 std::vector<Part> parts_of(std::vector<TileWork>& tiles, std::int64_t per_part) {
   std::vector<Part> parts;
   std::int64_t places = 0;
@@ -89,7 +89,7 @@ std::vector<Part> parts_of(std::vector<TileWork>& tiles, std::int64_t per_part) 
 }
 
 int threads_for(const DecodeProblem& p, const std::vector<TileWork>& tiles) {
-  constexpr double kWorkWorthThreads = 1 << 18;  // starting the threads takes as long as this many multiplications
+  constexpr double kWorkWorthThreads = 1 << 18;  // number of multiplications that take as long as starting the threads
   double scores = 0;
   for (const TileWork& work : tiles) {
     scores += static_cast<double>(work.tile.rows) * static_cast<double>((work.leaves.end - work.leaves.begin) * kLeaf);
@@ -100,8 +100,8 @@ int threads_for(const DecodeProblem& p, const std::vector<TileWork>& tiles) {
 }  // namespace
 
 void decode(const DecodeProblem& p) {
-  // Must run before threads start, because an exception about an environment variable reaches the caller only from this
-  // thread.
+  // Must be called before threads start, because it may throw an exception about an environment variable, and only an
+  // exception of this thread reaches the caller.
   choose_simd_target();
   std::vector<TileWork> tiles = tiles_of(p);
   const int threads = threads_for(p, tiles);

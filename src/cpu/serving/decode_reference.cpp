@@ -1,7 +1,11 @@
 // Decoding by its formula, in float64, one query row at a time. Tests compare the other backends with it.
 //
-//   s_j = f(scale <q, k_j>) - slope |i + off - j|       keys that the row does not see are not visited
-//   lse = log(sum_j exp(s_j) + exp(sink)),  o = sum_j exp(s_j - lse) v_j
+// In the formulas, i is the query row, j is a key that the row sees, f is the score transform, and off is
+// seqlen_k - seqlen_q. Keys that the row does not see are not visited.
+//
+//   s_j = f(scale <q, k_j>) - slope |i + off - j|
+//   lse = log(sum_j exp(s_j) + exp(sink))
+//   o = sum_j exp(s_j - lse) v_j
 #include <cmath>
 #include <limits>
 #include <optional>
@@ -95,7 +99,7 @@ class Row {
     const bool saw_no_key = row_max == -kInfinity;
     double lse = saw_no_key ? -kInfinity : row_max + std::log(row_sum);
     if (std::isnan(row_max)) lse = row_max;
-    double share = 1;  // weight of the keys in the row's sum, which includes the sink
+    double share = 1;  // part of the row's sum that belongs to keys and not to the sink
     if (p_.sinks && !s_.dead) {
       const core::MergedLse all = core::merge_lse(lse, core::load(*p_.sinks, s_.index, head_, 0, 0));
       lse = all.lse;

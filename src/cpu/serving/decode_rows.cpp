@@ -1,11 +1,16 @@
 // Decoding: computes a tile of query rows over some leaves of cached keys, on one thread.
 //
-//   for every leaf of 256 keys:
-//     S = Q K^T                       keys are read in place; 8-bit keys are converted to floats
-//     m = max S,  P = exp(S - m),  l = sum P
-//     O = P V
-//     merge O, m and l with those of earlier leaves, see Fold
-//   o = O / l,  lse = m + log l
+// A leaf has 256 keys. For each leaf, the code computes the scores S, their maximum m, the exponentials P, the sum l of
+// the exponentials, and the weighted sum O of the values:
+//
+//   S = Q K^T
+//   m = max S
+//   P = exp(S - m)
+//   l = sum P
+//   O = P V
+//
+// Keys are read in place, but 8-bit keys are first converted to floats. Fold merges O, m and l with the results of
+// earlier leaves. At the end, o = O / l and lse = m + log l.
 //
 // Source: Dao, Haziza, Massa & Sizov, Flash-Decoding for long-context inference (2023)
 #undef HWY_TARGET_INCLUDE
@@ -35,7 +40,7 @@ void normalize(float* o, std::int64_t columns, float factor) {
   }
 }
 
-/// Writes a row of o. The columns of `o` are in the lane order of a TilePass.
+/// Writes a row of o. The columns of `o` are in the lane order that TilePass uses.
 void write_columns(const DecodeProblem& p, const float* o, const core::Matrix& out, std::int64_t row) {
   with_type(out.data, out.dtype, [&](const auto* data) HWY_ATTR {
     using T = std::remove_const_t<std::remove_pointer_t<decltype(data)>>;
@@ -62,7 +67,7 @@ void write_rows(const DecodeProblem& p, const DecodeTile& tile, const State& sta
     const bool saw_no_key = sum == 0;
     double lse = saw_no_key ? -static_cast<double>(kInfinity)
                             : static_cast<double>(state.row_max[r]) * unit.nats_per_score() + std::log(sum);
-    double share = 1;  // weight of the keys in the row's sum, which includes the sink
+    double share = 1;  // part of the row's sum that belongs to keys and not to the sink
     if (p.sinks && !s.dead) {
       const core::MergedLse all = core::merge_lse(lse, core::load(*p.sinks, s.index, head, 0, 0));
       lse = all.lse;

@@ -1,10 +1,10 @@
 // Tiles and leaves of a decode call on a CPU.
 //
-// A tile is up to kTileRows query rows that read one key head. They are all heads of the group for query row 0, then
-// all heads for row 1, and so on. The tile's keys are split into leaves of kLeaf keys, counted from key 0. A binary
-// tree over leaf numbers defines the order in which results are merged: each leaf with its neighbour, then pairs with
-// pairs, and so on. Tree and leaves depend only on the positions of keys, so a row's bits do not depend on the
-// distribution of leaves over threads.
+// A tile consists of up to kTileRows query rows that read the same key head. The rows are ordered by their number in
+// the sequence: all heads of the group for row 0, then all heads for row 1, and so on. The tile's keys are split into
+// leaves of kLeaf keys, counted from key 0. A binary tree over leaf numbers defines the order in which results are
+// merged: neighbouring leaves form pairs, then neighbouring pairs are merged, and so on. Tree and leaves depend only on
+// the positions of keys, so a row's bits do not depend on the distribution of leaves over threads.
 #pragma once
 
 #include <cstdint>
@@ -19,14 +19,16 @@ constexpr std::int64_t kLeaf = 256;
 constexpr int kTileRows = 32;
 // Number of leaves that a thread reads at the same time if their rows are not in a processor cache.
 constexpr int kLeavesAtOnce = 4;
-constexpr int kMostLevels = 32;  // levels of the tree; enough because no sequence has more than 2^31 keys
+// Maximum number of levels of the tree; it is large enough because no sequence has more than 2^31 keys.
+constexpr int kMostLevels = 32;
 
 struct DecodeTile {
   core::DecodeSequence sequence;
   std::int64_t key_head;
-  std::int64_t row_begin;  ///< first row of the tile; rows are numbered in the order (row, head of the group)
+  /// Number of the tile's first row; the heads of the group are numbered first, then the next row.
+  std::int64_t row_begin;
   int rows;
-  /// True if its keys and values must be fetched from memory, false if they may be in a processor cache.
+  /// True if the tile's keys and values must be fetched from memory. False if they may be in a processor cache.
   bool prefetches = true;
 
   [[nodiscard]] std::int64_t head(const core::DecodeProblem& p, int r) const {

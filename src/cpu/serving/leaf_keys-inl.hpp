@@ -18,13 +18,14 @@ namespace attend::cpu::HWY_NAMESPACE {
 
 using core::DecodeProblem;
 
-// On processors with at most SSE4, products take longer than memory accesses, so prefetches would only add code.
+// On processors without instructions newer than SSE4, products take longer than memory accesses, so prefetches would
+// not help.
 constexpr bool kPrefetches = HWY_TARGET != HWY_SSE4;
 
-// If a cache is not in a processor cache, its rows are prefetched into the first-level cache. Keys are prefetched
-// kKeyBytesAhead bytes before they are read, or a quarter of that if four leaves are interleaved. Values are prefetched
-// one block ahead. Two blocks of values fit into 32 KiB, unless rows are long. With smaller blocks, the sums would be
-// loaded and stored too often.
+// If the keys and values are not in a processor cache, their rows are prefetched into the first-level cache. Keys are
+// prefetched kKeyBytesAhead bytes before they are read, or a quarter of that if four leaves are interleaved. Values are
+// prefetched one block ahead. Two blocks of values fit into the first-level cache of 32 KiB, unless rows are long.
+// Smaller blocks would be slower, because the sums are loaded and stored once per block.
 constexpr std::int64_t kKeyBytesAhead = 8 << 10;
 constexpr std::int64_t kValueBytesAtOnce = 16 << 10;
 constexpr std::int64_t kFewestValuesAtOnce = 32;
@@ -33,7 +34,8 @@ constexpr std::int64_t kMostAhead = 128;  // maximum number of rows that are pre
 
 /// The range of keys of one leaf and their scale factors.
 struct LeafKeys {
-  std::int64_t begin = 0;  // first key, rounded down to a full vector of scores; a key's position determines its lane
+  // First key, rounded down to a multiple of the vector length, because the position of a key determines its lane.
+  std::int64_t begin = 0;
   std::int64_t count = 0;
   bool some_missing = false;
   // Scale factors of the keys and values of an 8-bit cache. The factor is 1 for a key that does not exist. Unset if the
@@ -49,23 +51,24 @@ struct LeafKeys {
   }
 };
 
-/// Addresses of the rows of one leaf, or of kLeavesAtOnce full leaves. Several leaves are interleaved: the first key of
-/// each leaf, then the second key of each leaf, and so on. A processor fetches rows from several places in memory
-/// faster than from one.
+/// Addresses of the rows of one leaf, or of kLeavesAtOnce full leaves. The rows of several leaves are interleaved: the
+/// first key of each leaf, then the second key of each leaf, and so on. This order is faster, because memory has a
+/// higher rate if a processor reads several regions alternately.
 struct KeyRows {
   int leaves = 0;
   LeafKeys leaf[kLeavesAtOnce];
-  // Rows are in reading order: key j of leaf n is k[j * leaves + n]. The number of keys is rounded up to kKeysAtOnce.
-  // If the tile prefetches, rows to prefetch follow: the first values after the keys, and the first keys of the next
-  // leaves after the values.
+  // Rows are in the order in which the tile reads them: key j of leaf n is k[j * leaves + n]. The number of keys is
+  // rounded up to a multiple of kKeysAtOnce. If the tile prefetches, each array continues with rows that are only
+  // prefetched. k continues with the first values, and v continues with the first keys of the next leaves.
   const void* k[kLeavesAtOnce * kLeaf + kMostAhead];
   const void* v[kLeavesAtOnce * kLeaf + kMostAhead];
 
-  /// Returns the number of keys to multiply. The last keys may not exist.
+  /// Returns the number of key rows to multiply, rounded up to a multiple of kKeysAtOnce per leaf. Some of the last
+  /// rows may stand for keys that do not exist.
   [[nodiscard]] std::int64_t rows_scored() const { return leaves * round_up(leaf[0].count, kKeysAtOnce); }
 
-  /// Finds the rows of `number` leaves, starting with leaf `first`. `missing` is a row of zeros that replaces keys that
-  /// do not exist. The function is not inlined, because passes of all types share its code.
+  /// Finds the rows of `number` leaves, starting with leaf `first`. If a key does not exist, its address is `missing`,
+  /// a row of zeros. The function is not inlined, so that all instances of TilePass share one copy of its code.
   HWY_NOINLINE void find(const DecodeProblem& p, const DecodeTile& tile, const KeyRange& of_tile, std::int64_t first,
                          int number, const void* missing) {
     leaves = number;

@@ -2,9 +2,9 @@
 //
 //   lse = log(sum_n exp(lse_n) + exp(sink)),   o = sum_n exp(lse_n - lse) o_n
 //
-// Weights and sums are float64, are added in the order of the states, and use no fused operations. All SIMD targets
-// therefore give the same bits. A state with lse = -inf is not read.
-// Source: Milakov & Gimelshein, Online normalizer calculation for softmax (2018), section 3.1
+// Weights and sums are float64. They are added in the order of the states, without fused multiply-adds, so all SIMD
+// targets give the same bits. A state with lse = -inf is not read. Source: Milakov & Gimelshein, Online normalizer
+// calculation for softmax (2018), section 3.1
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/serving/merge.cpp"
 #include <hwy/foreach_target.h>  // compiles this file once per SIMD target
@@ -20,7 +20,7 @@
 #include "cpu/parallel.hpp"
 #include "cpu/serving/decode_backends.hpp"
 
-#ifndef ATTEND_CPU_MERGE_SHARED  // All targets share this code, so it is included once.
+#ifndef ATTEND_CPU_MERGE_SHARED  // This code does not depend on the SIMD target, so only the first target compiles it.
 #define ATTEND_CPU_MERGE_SHARED
 namespace attend::cpu {
 
@@ -86,13 +86,13 @@ class RowWeights {
   RowWeights(const core::MergeProblem& p, std::int64_t batch, std::int64_t head)
       : p_(p), batch_(batch), head_(head), sink_(sink_of(p, batch, head)), lses_(p.states.size()) {}
 
-  /// Returns the lse of the row. Fills `rows` with the states that have a nonzero weight. The sum of these weights and
-  /// the sink's weight is 1.
+  /// Returns the lse of the row. Fills `rows` with the states that have a nonzero weight. These weights and the weight
+  /// of the sink add up to 1.
   double of_row(std::int64_t row, std::vector<WeightedRow>& rows) {
     double highest = sink_;
     for (std::size_t n = 0; n < lses_.size(); ++n) {
       lses_[n] = core::load(core::input_view(p_.states[n].lse), batch_, head_, row, 0);
-      // A NaN becomes the highest value and stays it.
+      // If one value is NaN, the highest value becomes NaN and stays NaN.
       if (lses_[n] > highest || std::isnan(lses_[n])) highest = lses_[n];
     }
     rows.clear();
@@ -116,8 +116,8 @@ class RowWeights {
     return p.lse_base2 ? sink / std::log(2.0) : sink;
   }
 
-  /// Returns exp(lse - highest), and 1 if the two are equal. States with an infinite `highest` therefore get equal
-  /// weights.
+  /// Returns exp(lse - highest), or 1 if the two are equal. If `highest` is infinite, all states with that lse
+  /// therefore have the same weight.
   [[nodiscard]] double share(double lse, double highest) const {
     if (lse == highest) return 1;
     return p_.lse_base2 ? std::exp2(lse - highest) : std::exp(lse - highest);

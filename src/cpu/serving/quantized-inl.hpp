@@ -1,5 +1,5 @@
-// Converts rows of 8-bit caches. The conversion to float is exact. The conversion from float rounds as
-// core/eight_bits.hpp states. Included once per SIMD target.
+// Converts rows of 8-bit caches. The conversion to float is exact. The conversion from float uses the rounding of
+// core/eight_bits.hpp. Included once per SIMD target.
 #if defined(ATTEND_CPU_QUANTIZED_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef ATTEND_CPU_QUANTIZED_INL
 #undef ATTEND_CPU_QUANTIZED_INL
@@ -16,7 +16,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace attend::cpu::HWY_NAMESPACE {
 
-constexpr int kWidenedAtOnce = 2 * kLanes;  // number of elements of a row that are converted per step
+constexpr int kWidenedAtOnce = 2 * kLanes;  // number of elements that one step converts
 
 /// Loads kLanes elements of a row as floats.
 HWY_INLINE Vector widened(const std::int8_t* at) {
@@ -30,9 +30,10 @@ HWY_INLINE void widen(const std::int8_t* at, float* to) {
 }
 
 #if HWY_TARGET <= HWY_AVX2
-// Converts E4M3 by way of float16. Exponent and fraction bits are moved to those of a float16, whose exponent bias is
-// larger by 8. The hardware converts subnormal numbers exactly and at full speed. A NaN has all bits of its exponent
-// and fraction set. The code adds a carry that turns this exponent into that of a float16 NaN.
+// Converts E4M3 to float16 and then to float. The code moves the bits of exponent and fraction to their positions in a
+// float16, whose exponent bias is larger by 8. The hardware converts subnormal float16 numbers exactly and at full
+// speed. A NaN of E4M3 has all bits of its exponent and fraction set. For a NaN, an addition carries into the exponent,
+// which becomes that of a float16 NaN.
 HWY_INLINE void widen(const core::E4M3* at, float* to) {
   const hn::Repartition<std::int16_t, FloatTag> halves;
   const hn::Rebind<std::int8_t, decltype(halves)> bytes;
@@ -90,7 +91,7 @@ HWY_INLINE hn::Vec<IntTag> narrowed(Vector x, const std::int8_t* /*type*/) {
   return hn::And(hn::NearestInt(in_range), hn::Set(kInts, 0xff));
 }
 
-/// Calls visit(typed pointer). The pointer's type is that of the dtype, which must be f8e4m3 or i8.
+/// Calls visit(typed pointer). The pointer points to elements of the dtype, which must be f8e4m3 or i8.
 template <class Visit>
 HWY_INLINE void with_quantized_type(void* data, DType dtype, Visit visit) {
   if (dtype == DType::kI8) return visit(static_cast<std::int8_t*>(data));
@@ -110,8 +111,8 @@ HWY_INLINE void widen_row(const void* data, DType dtype, std::int64_t cols, floa
   });
 }
 
-/// Converts `count` rows at rows[n * step] to rows of floats, `stride` apart. The function is not inlined, because keys
-/// and values share its code.
+/// Converts `count` rows at rows[n * step] to rows of floats, `stride` apart. The function is not inlined, so that keys
+/// and values share one copy of its code.
 HWY_NOINLINE inline void widen_rows(const void* const* rows, std::int64_t step, std::int64_t count, DType dtype,
                                     std::int64_t cols, float* HWY_RESTRICT to, std::int64_t stride) {
   for (std::int64_t n = 0; n < count; ++n) widen_row(rows[n * step], dtype, cols, to + n * stride);

@@ -21,8 +21,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace attend::cpu::HWY_NAMESPACE {
 
-/// Unnormalised result. If a row has seen no key with a score above -inf, its sum is 0. Its o is then 0, or NaN if a
-/// visible key has a value that is not finite.
+/// Unnormalised result of a tile over some keys. If a row has seen no key with a score above -inf, the row's sum is 0.
+/// The row's o is then 0, or NaN if a visible key has a value that is not finite.
 struct State {
   float* o;        // kTileRows rows of state_columns() floats
   float* row_max;  // row maximum of the scores
@@ -34,14 +34,16 @@ struct State {
   }
 };
 
-/// Merges `left` into `right`. The function is not inlined, because passes of all types share its code.
+/// Merges `left` into `right`. The function is not inlined, so that all instances of TilePass share one copy of its
+/// code.
 HWY_NOINLINE inline void merge_into(const State& left, const State& right, int rows, std::int64_t columns,
                                     float log2_per_score) {
   const Vector unit = hn::Set(kFloats, log2_per_score);
   for (int r = 0; r < rows; ++r) {
     const float* from = left.o + r * columns;
     float* to = right.o + r * columns;
-    if (left.row_sum[r] == 0 || right.row_sum[r] == 0) {  // o is 0 on one side, or a NaN that must reach the row
+    // One of the two o is 0, or has a NaN that must reach the result.
+    if (left.row_sum[r] == 0 || right.row_sum[r] == 0) {
       for (std::int64_t c = 0; c < columns; c += kLanes) {
         hn::StoreU(hn::Add(hn::LoadU(kFloats, from + c), hn::LoadU(kFloats, to + c)), kFloats, to + c);
       }
@@ -63,11 +65,11 @@ HWY_NOINLINE inline void merge_into(const State& left, const State& right, int r
 }
 
 /// Merges states along a binary tree. The states must arrive in ascending order of their numbers. The class works like
-/// a binary counter: a digit of 1 is a node that waits for its right neighbour. Its functions are not inlined, because
-/// passes of all types share them.
+/// a binary counter. A digit of 1 means that a tree node of that level waits for its right neighbour. The functions are
+/// not inlined, so that all instances of TilePass share one copy of their code.
 class Fold {
  public:
-  /// Makes a Fold for states whose numbers are below 2^levels.
+  /// Makes a Fold for states with numbers less than 2^levels.
   HWY_NOINLINE Fold(const core::DecodeProblem& p, int rows, int levels, float log2_per_score, Scratch& scratch)
       : rows_(rows), columns_(state_columns(p.head_dim_v)), log2_per_score_(log2_per_score) {
     for (State& state : current_) state = State::at(scratch.take(state_floats(p.head_dim_v)), p.head_dim_v);
@@ -91,8 +93,8 @@ class Fold {
     waits_[level] = true;
   }
 
-  /// Merges all waiting nodes, starting with the highest numbers. If `current_is_last` is true, starts with
-  /// current()[0], which is then an incomplete node.
+  /// Merges all waiting nodes, starting with the highest numbers. If `current_is_last` is true, the merge starts with
+  /// current()[0], a state that has not been added as a node.
   [[nodiscard]] HWY_NOINLINE const State& total(bool current_is_last) {
     State& result = current_[0];
     int level = 0;

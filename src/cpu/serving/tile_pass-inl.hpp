@@ -35,7 +35,8 @@ struct ScoreUnit {
   [[nodiscard]] float log2_per_score() const { return static_cast<float>(nats_per_score() * kLog2E); }
 };
 
-// Number of rows of an 8-bit cache that are converted to floats at a time. 128 columns take 16 KiB.
+// Number of rows of an 8-bit cache that are converted to floats at a time. With 128 columns, the converted rows take 16
+// KiB.
 constexpr int kRowsWidened = 32;
 static_assert(kRowsWidened % kKeysAtOnce == 0 && kLeaf % kRowsWidened == 0);
 static_assert(kLeavesAtOnce * kRowsWidened <= kMostAhead && kLeavesAtOnce % kKeysAtOnce == 0);
@@ -68,9 +69,9 @@ class TilePass {
            Scratch::size_of(row_floats(p)) + Scratch::size_of(widened_floats(p));
   }
 
-  /// Computes the results for the keys of one or more leaves, starting with leaf number `leaf`. Each leaf's result is
-  /// stored in a separate state. Computes several leaves if that is faster, but none from number `end` on. Returns the
-  /// number of leaves computed.
+  /// Computes the results for one leaf or kLeavesAtOnce leaves, whichever is faster, starting with leaf number `leaf`.
+  /// All leaf numbers are less than `end`. Each leaf's result is stored in a separate state. Returns the number of
+  /// leaves computed.
   int visit(std::int64_t leaf, std::int64_t end, const State* states) {
     const KeyRange of_tile = tile_.keys(p_);
     const bool takes_several = !widens_ && tile_.prefetches && tile_.rows <= kRowsOfSeveral &&
@@ -97,7 +98,7 @@ class TilePass {
   /// Returns the scores of row r in leaf n of the visited leaves.
   [[nodiscard]] float* scores_of(int n, int r) const { return scores_ + (n * kRowsOfSeveral + r) * kLeaf; }
 
-  /// Multiplies the query rows with the keys. The keys are in the order of keys_.
+  /// Multiplies the query rows with the keys, in the order of keys_.
   void multiply_keys() {
     // Distance in floats between the scores of neighbouring keys.
     const std::int64_t step = keys_.leaves > 1 ? kRowsOfSeveral * kLeaf : 1;
@@ -119,8 +120,8 @@ class TilePass {
     }
   }
 
-  /// Adds values to each leaf's state, weighted by the exponentials of the scores. Alternates between leaves after a
-  /// few rows.
+  /// For each leaf, adds the leaf's values, weighted by the exponentials of the scores, to the leaf's state. After a
+  /// few rows of one leaf, the loop continues with the next leaf.
   void add_weighted_values(const State* states) {
     const std::int64_t at_once = values_at_once();
     const std::int64_t step = widens_ ? 1 : keys_.leaves;
@@ -138,15 +139,15 @@ class TilePass {
     }
   }
 
-  /// Returns an object that prefetches `count` rows of the cache. The prefetches are spread over the products of all
-  /// query rows with `count` rows of `cols` columns.
+  /// Returns an object that prefetches `count` rows of the cache. The prefetches are spread evenly over the time in
+  /// which all query rows are multiplied with `count` rows of `cols` columns.
   [[nodiscard]] LinesAhead lines_ahead(const void* const* rows, std::int64_t count, std::int64_t cols) const {
     const int row_blocks = tile_.rows / kRowsAtOnce + (tile_.rows >> 1 & 1) + (tile_.rows & 1);
     return {rows, count, cols * dtype_bytes(p_.k.dtype), row_blocks * cols * static_cast<std::int64_t>(sizeof(T))};
   }
 
-  /// Returns the number of value rows in a block. Each group of a few query rows reads the block again, so it must stay
-  /// in the first-level cache.
+  /// Returns the number of value rows in a block. The block must fit into the first-level cache, because each group of
+  /// a few query rows reads the block again.
   [[nodiscard]] std::int64_t values_at_once() const {
     if (widens_) return kRowsWidened;
     if (!tile_.prefetches) return kMostValuesAtOnce;
@@ -206,8 +207,8 @@ class TilePass {
            !p_.tree_hides(tile_.sequence, i, key);
   }
 
-  /// Turns products into scores. The scores of keys that the row does not see become -inf, and so do those after the
-  /// last key, up to a full vector.
+  /// Turns products into scores. The scores of keys that the row does not see become -inf. So do the scores after the
+  /// last key that fill the last vector.
   void finish_scores(int n, int r) {
     const LeafKeys& keys = keys_.leaf[n];
     float* s = scores_of(n, r);
@@ -274,8 +275,8 @@ class TilePass {
     if (p_.v_descale.data != nullptr) keys.multiply(s, keys.v_descale);  // the factors of V become part of the weights
   }
 
-  /// Returns whether all columns are finite. Checks full chunks, because half of the columns of the last chunk may lie
-  /// in its second vector.
+  /// Returns whether all columns are finite. Checks complete chunks, because the existing columns of the last chunk may
+  /// be distributed over both of its vectors.
   [[nodiscard]] bool is_finite(const float* o) const {
     Vector differences = hn::Zero(kFloats);  // x - x is 0 for finite x, NaN otherwise
     for (std::int64_t c = 0; c < round_up(p_.head_dim_v, kChunk); c += kLanes) {
@@ -285,8 +286,8 @@ class TilePass {
     return hn::AllTrue(kFloats, hn::Eq(differences, differences));
   }
 
-  /// Recomputes the row's sum of values from only the keys that it sees. Hidden keys must not contribute at this point,
-  /// because 0 * NaN is NaN.
+  /// Recomputes the row's sum of values, using only the keys that the row sees. Hidden keys must be left out, because
+  /// their weight 0 times a NaN would be NaN.
   void sum_seen_values(int n, int r, float* o) {
     const float* p = scores_of(n, r);
     std::fill_n(o, round_up(p_.head_dim_v, kChunk), 0.0F);
@@ -307,7 +308,7 @@ class TilePass {
   const DecodeTile& tile_;
   ScoreUnit unit_;
   std::int64_t q_stride_;
-  std::int64_t columns_;  // padded columns of a state
+  std::int64_t columns_;  // number of columns of a state, including padding
   float* q_;
   float* scores_;
   float* missing_;

@@ -30,8 +30,8 @@ Pair placed(const Pair& pair, DevicePointer address, Device device) {
   return pair.at(reinterpret_cast<std::byte*>(address), device);  // NOLINT(performance-no-int-to-ptr)
 }
 
-/// Returns the largest size in bytes of pair_of(call, owner) over all owners. A pair holds an owner's keys and values,
-/// or their gradients.
+/// Returns the size in bytes of the largest pair_of(call, owner), over all owners. A pair consists of an owner's keys
+/// and values, or of their gradients.
 template <class PairOf>
 std::size_t most_bytes(const Call& call, PairOf pair_of) {
   std::size_t most = 0;
@@ -39,8 +39,8 @@ std::size_t most_bytes(const Call& call, PairOf pair_of) {
   return rounded(most);
 }
 
-/// Returns whether kernels can read the caller's k or v in place. Backends have been checked only for dense tensors
-/// whose rows have the same length, so other tensors are copied.
+/// Returns whether kernels can read the caller's k or v in place. The choice of backends assumes dense tensors, whose
+/// address, row length and strides are multiples of 16 bytes. A tensor that does not meet this condition is copied.
 bool is_readable(const Tensor& t) {
   constexpr std::int64_t kBytes = 16;
   const auto is_multiple = [&](std::int64_t elements) { return elements * dtype_bytes(t.dtype) % kBytes == 0; };
@@ -52,7 +52,7 @@ DevicePointer address_of(const Pair& pair) {
   return reinterpret_cast<DevicePointer>(pair.first.data);
 }
 
-/// State of a pass: the memory of its messages, and the events that order its streams.
+/// State of a forward or backward pass: the memory of messages, and the events that order the two streams.
 class Pass {
  public:
   /// @param blocks  number of gradient blocks. It is 0 in a forward pass, which has two blocks of keys and values. A
@@ -71,8 +71,8 @@ class Pass {
   void finish() { state_.give_back(stream_); }
 
   /// Returns the rank's own keys and values for its kernels: the caller's tensors if kernels can read them, otherwise a
-  /// dense copy. If the keys are sent to another rank, the dense copy is made before the first kernel starts. That
-  /// kernel occupies the full GPU, so a later copy would wait for its end.
+  /// dense copy. If the keys are sent to another rank, the copy is queued before the first kernel, because that kernel
+  /// occupies the full GPU and a later copy would have to wait.
   [[nodiscard]] Pair pack_own() {
     const core::Problem& p = call_.problem;
     const Pair dense = keys(0);
@@ -104,8 +104,8 @@ class Pass {
     return placed(gradient_pair(call_, owner), memory_ + key_blocks_ * key_bytes_ + block * gradient_bytes_, device_);
   }
 
-  /// Queues an exchange that begins when the caller's stream reaches this point. Records `done` behind the last
-  /// message. If there are no messages, `done` stays empty.
+  /// Queues an exchange that begins when the caller's stream reaches this point. Records the event `done` after the
+  /// last message. If there are no messages, `done` stays empty.
   void exchange(int step, std::vector<DeviceMessage> sends, std::vector<DeviceMessage> receives,
                 std::optional<Event>& done) {
     const auto is_empty = [](const DeviceMessage& m) { return m.bytes == 0; };
@@ -137,8 +137,8 @@ DeviceMessage message(int peer, const Pair& pair) {
   return {peer, address_of(pair), pair.bytes};
 }
 
-/// Calls visit(step, keys) for each step. `keys` is null if the rank holds no keys in the step. The transfer of the
-/// next step's keys overlaps the work that visit() queues on the stream.
+/// Calls visit(step, keys) for each step. `keys` is null if the rank holds no keys in the step. While the work that
+/// visit() queues on the stream runs, the next step's keys are transferred.
 /// @param own  the rank's own keys, which it holds in the first step
 template <class Visit>
 void for_each_step_on_device(Pass& pass, const Call& call, const Pair& own, Visit visit) {
@@ -158,8 +158,8 @@ void for_each_step_on_device(Pass& pass, const Call& call, const Pair& own, Visi
   }
 }
 
-/// Sums of dk and dv for an owner's keys. Each piece writes or adds to some rows; `written` records which rows have a
-/// value.
+/// Sums of dk and dv for an owner's keys. Each piece stores or adds values in some of the rows, and `written` records
+/// which rows have a value.
 struct KeySums {
   Pair pair;
   WrittenRows written = {};
@@ -168,10 +168,10 @@ struct KeySums {
 };
 
 /// The sums of dk and dv for other ranks' keys. They travel around the ring one step behind the keys, and return to
-/// their owners. The contribution of a rank's rows to its own keys does not travel. The class uses five blocks of
-/// gradients. Blocks 0 and 1 alternate from step to step and hold this rank's contribution to the step's keys. Block 2
-/// receives sums from the previous rank. Block 3 receives the other ranks' sums for this rank's keys. Block 4 holds
-/// this rank's contribution to its own keys.
+/// their owners. The contribution of a rank's rows to the gradients of the rank's own keys does not travel. The class
+/// uses five blocks of gradients. Blocks 0 and 1 alternate from step to step, and hold this rank's contribution to the
+/// gradients of the step's keys. Block 2 receives sums from the previous rank. Block 3 receives the other ranks' sums
+/// for this rank's keys. Block 4 holds this rank's contribution to the gradients of its own keys.
 class DeviceGradientRing {
  public:
   static constexpr std::size_t kBlocks = 5;
@@ -231,7 +231,8 @@ class DeviceGradientRing {
 
  private:
   static constexpr std::size_t kOthers = 2, kHome = 3, kOwn = 4;
-  static constexpr int kFirst = 1;  // first step with a contribution to send; no other rank has added to it before
+  // First step in which this rank sends a sum, to which no other rank has added before.
+  static constexpr int kFirst = 1;
 
   void wait() {
     if (moved_) moved_->make_wait(pass_.stream());

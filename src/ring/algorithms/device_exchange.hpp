@@ -1,6 +1,6 @@
-// The ring on GPUs. It has the plan and the steps of the host version, but queues all work on two streams. Keys travel
-// on the rank's own stream while the products run on the caller's stream. Events order the two streams, and the host
-// does not wait.
+// The ring on GPUs. The plan and the steps are those of the host version, but all work is queued on two streams. Keys
+// travel on the rank's own stream while the products run on the caller's stream. Events order the two streams, and the
+// host does not wait.
 #pragma once
 
 #include "ring/engine/engine.hpp"

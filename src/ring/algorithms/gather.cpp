@@ -14,9 +14,9 @@ struct KeyTensors {
   Tensor k, v;
 };
 
-/// The messages of a pass. Each contains one rank's keys and values, or their gradients. In forward, this rank sends
-/// its keys to every rank that sees them, and receives the keys of the ranks that it sees. In backward, it also returns
-/// the gradients of the received keys, and receives the other ranks' gradients of its own keys.
+/// The messages of a pass. Each message contains one rank's keys and values, or their gradients. In forward, this rank
+/// sends its keys to every rank that sees them, and receives all keys that its rows see. In backward, it also sends the
+/// gradients of the received keys to the owners, and receives the other ranks' gradients for its own keys.
 class Gather {
  public:
   Gather(Engine& engine, const Call& call)
@@ -88,8 +88,8 @@ class Gather {
     return {engine_.tensor(k_dtype, k), engine_.tensor(v_dtype, v)};
   }
 
-  /// Calls visit() for each run of the owner's keys, and again for the values. Its arguments are the run's rows in
-  /// `all` and the same rows in the owner's tensors.
+  /// Calls visit() for each run of the owner's keys, and again for each run of the values. The two arguments of visit()
+  /// are the run's rows in `all` and the same rows in the owner's tensors.
   template <class Visit>
   void for_each_run(const KeyTensors& all, int owner, const Parcel& own, Visit visit) const {
     const std::vector<Run>& local = plan_.keys(owner);

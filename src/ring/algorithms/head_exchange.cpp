@@ -72,7 +72,7 @@ void HeadExchange::for_each_parcel(const std::vector<Dealt>& all, Way way, Visit
   }
 }
 
-/// Calls visit(rows of d.heads, run) for each run of the member. Both arguments denote the same rows.
+/// Calls visit() for each run of the member. The arguments of visit() are the run and the same rows in d.heads.
 template <class Visit>
 void HeadExchange::for_each_run(const Dealt& d, int member, Visit visit) const {
   for (const Run& run : layout_.runs(d.is_of_keys, member)) {

@@ -1,5 +1,5 @@
-// Messages that redistribute tensors. Before, a rank has some rows of all heads; afterwards, it has all rows of some
-// heads. The reverse direction is also supported.
+// Messages that redistribute tensors among ranks. Before the exchange, a rank has some rows of all heads. After it, the
+// rank has all rows of some heads. The reverse direction is also supported.
 #pragma once
 
 #include <vector>
@@ -9,11 +9,11 @@
 
 namespace attend::ring {
 
-/// Redistributes tensors with the engine. Each direction takes one exchange.
+/// Redistributes tensors by means of an Engine. Each direction needs one exchange.
 class HeadExchange {
  public:
-  /// @param in   tensors that to_heads() converts: from some rows of all heads to all rows of some heads
-  /// @param out  tensors that to_rows() converts back
+  /// @param in   tensors that to_heads() converts from some rows of all heads to all rows of some heads
+  /// @param out  tensors that to_rows() converts from all rows of some heads to some rows of all heads
   HeadExchange(Engine& engine, HeadLayout layout, std::vector<Dealt> in, std::vector<Dealt> out);
 
   void to_heads();

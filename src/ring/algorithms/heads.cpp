@@ -11,8 +11,9 @@ namespace {
 using core::Problem;
 
 /// Splits the problem into problems of one sequence each, as dropout requires. The dropout pattern depends on the
-/// number of a head among all heads of all sequences. A rank has 1/num_ranks of the heads of each sequence, so its
-/// problem for sequence s gets the sequence number s * num_ranks + rank.
+/// number of a head among all heads of all sequences. A rank has 1/num_ranks of the heads of each sequence. If its
+/// problem for sequence s has the sequence number s * num_ranks + rank, each head has the same number as in the
+/// complete problem.
 std::vector<Problem> sequences_of(const Call& call, const Problem& share) {
   Call inner = {};
   std::vector<Problem> parts;
@@ -29,8 +30,8 @@ std::vector<Problem> sequences_of(const Call& call, const Problem& share) {
   return parts;
 }
 
-/// Returns the problems to run. There is none if there are no rows or no keys; the outputs then keep the values that
-/// they were filled with.
+/// Returns the problems to run. If there are no rows or no keys, there is no problem, and the outputs keep the values
+/// with which they were filled.
 std::vector<Problem> problems_of(const Call& call, const Problem& share) {
   if (share.q.numel() == 0 || share.k.numel() == 0) return {};
   if (share.dropout_p > 0) return sequences_of(call, share);
@@ -53,7 +54,7 @@ void heads_forward(Engine& engine, const Call& call, const Tensor& o, const Tens
   const Share share = forward_share(call, make, o, lse);
   HeadExchange exchange(engine, HeadLayout(call), share.in, share.out);
   exchange.to_heads();
-  engine.fill(share.problem.o, 0);  // rows that no problem covers keep these values
+  engine.fill(share.problem.o, 0);  // value of rows for which no problem computes a result
   if (share.problem.lse) engine.fill(*share.problem.lse, -std::numeric_limits<float>::infinity());
   run(engine, call, share.problem);
   exchange.to_rows();
@@ -65,7 +66,7 @@ void heads_backward(Engine& engine, const Call& call, const Tensor* deltas) {
   const Share share = backward_share(call, make, deltas);
   HeadExchange exchange(engine, HeadLayout(call), share.in, share.out);
   exchange.to_heads();
-  // Rows and keys that no problem covers keep these values.
+  // Gradients of rows and keys for which no problem computes a result stay 0.
   for (const Dealt& gradient : share.out) engine.fill(gradient.heads, 0);
   run(engine, call, share.problem);
   exchange.to_rows();

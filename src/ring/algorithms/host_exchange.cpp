@@ -9,7 +9,7 @@ namespace attend::ring {
 namespace {
 
 /// Calls visit(step, block) in every step. `block` contains the keys (first) and values (second) that this rank holds
-/// in the step; it is null if there are none. The transfer of the next block overlaps visit().
+/// in the step. It is null if the rank holds no keys. The next block is transferred while visit() runs.
 template <class Visit>
 void for_each_step(Transport& transport, const Call& call, Visit visit) {
   const Plan& plan = call.plan;
@@ -36,9 +36,9 @@ void for_each_step(Transport& transport, const Call& call, Visit visit) {
 
 /// The sums of dk and dv, which travel around the ring.
 ///
-/// Ranks cannot deadlock. In a step, each rank first receives the previous rank's sums, which that rank sent in the
-/// step before. It then sends its own sums and receives the sums for its own keys, if they are sent in this step. Only
-/// then does it wait for the end of its send of the step before.
+/// Ranks cannot deadlock. In each step, a rank first receives the sums that the previous rank sent in the step before.
+/// It then sends its own sums, and receives the sums for its own keys if they arrive in this step. Only after that does
+/// the rank wait until its send of the step before has finished.
 class GradientRing {
  public:
   GradientRing(Transport& transport, const Call& call) : transport_(transport), call_(call), plan_(call.plan) {}

@@ -7,7 +7,8 @@
 
 namespace attend::ring {
 
-/// Adds the results over all keys to the rows that the engine accumulates. The caller must store them afterwards.
+/// Computes the results of the rank's rows over all keys. The engine merges the results, and afterwards the caller must
+/// store them by engine.store_rows().
 void exchange_forward(Transport& transport, const Call& call, Engine& engine);
 
 /// Computes dq, dk and dv of the call.

@@ -15,10 +15,10 @@
 namespace attend::ring {
 namespace {
 
-/// Returns whether a row of `rounded`, a 16-bit tensor, differs from the same row of `exact` by at most two roundings.
-/// Two are allowed because the sums in `exact` may have been added in another order.
+/// Returns whether a row of `rounded`, a 16-bit tensor, differs from the same row of `exact` by at most two rounding
+/// errors. Two are allowed because `rounded` may be the result of sums in another order.
 bool rounds_to(const Tensor& exact, const Tensor& rounded, std::int64_t batch, std::int64_t head, std::int64_t row) {
-  // Relative distance of neighbouring numbers.
+  // Relative distance between neighbouring numbers of the 16-bit type.
   const double spacing = 2 * core::dtype_traits(rounded.dtype).unit_roundoff;
   const double subnormal = std::max(0x1p-24, spacing * core::dtype_traits(rounded.dtype).smallest_normal);
   for (std::int64_t c = 0; c < rounded.shape[3]; ++c) {
@@ -29,9 +29,9 @@ bool rounds_to(const Tensor& exact, const Tensor& rounded, std::int64_t batch, s
   return true;
 }
 
-/// Recomputes o in partial_dtype. With dropout, the error from rounding o to 16 bits may be larger than the gradients
-/// of a row, which can cancel. A row that differs from the given o by more than rounding keeps the given values,
-/// because they may include keys outside the ring.
+/// Recomputes o in partial_dtype. This is needed with dropout: the terms of a row's gradients may cancel, and the error
+/// from rounding o to 16 bits may then be larger than the gradients. If a recomputed row differs from the given row by
+/// more than rounding errors, the given values are kept, because they may include keys outside the ring.
 Block exact_o(Transport& transport, const Call& call) {
   const Tensor& given = call.problem.o;
   Block exact(call.partial_dtype, given.shape);
@@ -92,7 +92,7 @@ void forward_on_host(Transport& transport, const Call& call, const Tensor& o, co
 void backward_on_host(Transport& transport, const Call& call) {
   const core::Problem& p = call.problem;
   Block o;
-  // This condition has the same value on every rank, because all ranks must take part in the forward pass.
+  // This condition must have the same value on every rank, because all ranks must take part in the forward pass.
   const bool coarse = core::is_narrow(p.o.dtype) && p.dropout_p > 0;
   if (coarse) o = exact_o(transport, call);
   const Block deltas = deltas_of(call, coarse ? o.first() : p.o);

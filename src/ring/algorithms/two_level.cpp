@@ -8,8 +8,8 @@ namespace {
 
 using core::Problem;
 
-/// Transport of the ring between groups. Its ranks are those that have the same number within their groups. Each stands
-/// for its group.
+/// Transport of the ring between groups. Its members are the ranks that have the same number within their groups. In
+/// this ring, each of them acts as the rank with its group's number.
 class GroupTransport : public Transport {
  public:
   GroupTransport(Transport& all, const Call& call) : all_(all), call_(call) { record_in(all.timeline()); }
@@ -45,8 +45,9 @@ class GroupTransport : public Transport {
   const Call& call_;
 };
 
-/// Runs the exchange between groups. With dropout, runs each batch entry separately, because the dropout pattern
-/// depends on the number of the sequence, which HeadShare::first_sequence states for one entry only.
+/// Runs the exchange between groups. With dropout, runs the exchange separately for each batch entry. The reason is
+/// that the dropout pattern depends on the number of the sequence, and HeadShare::first_sequence can represent only one
+/// number.
 void run_between_groups(Transport& transport, const Call& call, const Problem& share, const ExchangePass& exchange) {
   GroupTransport groups(transport, call);
   Call inner = call_between_groups(call, share);
@@ -58,8 +59,8 @@ void run_between_groups(Transport& transport, const Call& call, const Problem& s
   }
 }
 
-/// Calls engine.finish() after each exchange of heads. This returns the memory of messages, which the exchange between
-/// groups also borrows.
+/// Calls engine.finish() after each exchange of heads. This releases the memory of messages, because the exchange
+/// between groups uses the same memory.
 void run(Transport& transport, Engine& engine, const Call& call, const Share& share, const ExchangePass& exchange) {
   HeadExchange(engine, HeadLayout(call), share.in, {}).to_heads();
   engine.finish();

@@ -1,7 +1,8 @@
 // The two-level algorithm. Ranks of a group distribute heads among each other, so that each rank has all rows of its
 // group for a share of the heads. Groups then exchange keys and values as the ranks of a ring do. Each rank exchanges
-// with the ranks that have the same number in other groups. A block crosses the links between groups, which may be
-// slow, fewer times than in a ring of all ranks. The number of heads only needs to be a multiple of the group size.
+// with the ranks that have the same number in other groups. Links between groups may be slow. Compared with a ring of
+// all ranks, blocks cross these links fewer times. Compared with kAllToAll, the number of heads need only be a multiple
+// of the group size.
 //
 // Source: Fang & Zhao, USP: A Unified Sequence Parallelism Approach for Long Context Generative AI (2024).
 #pragma once
@@ -20,7 +21,7 @@ void two_level_forward(Transport& transport, Engine& engine, const Call& call, c
                        const ExchangePass& exchange);
 
 /// Computes dq, dk and dv of the call.
-/// @param deltas  the argument of make_host_engine; null on a GPU
+/// @param deltas  the argument `deltas` of make_host_engine(); null on a GPU
 void two_level_backward(Transport& transport, Engine& engine, const Call& call, const Tensor* deltas,
                         const ExchangePass& exchange);
 

@@ -22,14 +22,14 @@ void convert(const Tensor& to, const Tensor& from);
 /// Two dense tensors in one piece of memory, sent as one message. They are keys and values, or the gradients of both.
 struct Pair {
   Tensor first, second;
-  std::size_t bytes;  ///< from the start of the first tensor to the end of the second
+  std::size_t bytes;  ///< number of bytes from the start of the first tensor to the end of the second
 
   /// @param second_shape  all zeros if there is no second tensor
   [[nodiscard]] static Pair of(DType first_dtype, const Shape& first_shape, DType second_dtype,
                                const Shape& second_shape);
 
-  /// Returns the same pair with its memory at `memory`. The address must be a multiple of 64; the first tensor begins
-  /// there.
+  /// Returns the same pair, stored at `memory`. The address must be a multiple of 64, and the first tensor begins at
+  /// that address.
   [[nodiscard]] Pair at(std::byte* memory, Device device = {}) const;
 };
 

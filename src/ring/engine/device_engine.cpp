@@ -84,7 +84,8 @@ class DeviceEngine : public Engine {
     const std::vector<DeviceMessage> outgoing = messages(sends), incoming = messages(receives);
     if (outgoing.empty() && incoming.empty()) return;
     cuda::Event ready, done;
-    ready.record(stream_);  // at this point all sends have been written, and the receive buffers are no longer read
+    // From here on, the data to send is complete, and no kernel reads the receive buffers any more.
+    ready.record(stream_);
     ready.make_wait(state_.stream());
     {
       const TimedSpan span(timeline(), Activity::kExchange, 2 * exchanges_++, state_.stream());

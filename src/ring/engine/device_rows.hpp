@@ -11,13 +11,13 @@
 
 namespace attend::ring {
 
-/// Sets the gaps between the tensors of a message to 0. The tensors are stored one after another, and the gaps are sent
-/// too, so they need a defined value.
+/// Sets the gaps between the tensors of a message to 0. The gaps need a defined value, because they are sent together
+/// with the tensors.
 void clear_gaps(std::span<const Tensor> tensors, cuda::StreamHandle stream);
 
 /// Must be called before a part writes the given rows of dense tensors. `written` records the rows that have a value.
-/// Returns true if the part must store its rows. Otherwise the part must add to them, and this function has set rows
-/// without a value to 0.
+/// If none of the rows has a value, returns true, and the part must store its results. Otherwise sets the rows without
+/// a value to 0 and returns false, and the part must add its results.
 [[nodiscard]] bool stores_rows(WrittenRows& written, const Run& rows, std::span<const Tensor> dense,
                                cuda::StreamHandle stream);
 

@@ -1,5 +1,6 @@
-// Tensor operations that the algorithms use, on the host or on a GPU: memory, copies, kernels and messages. With this
-// interface, the algorithms that gather keys or distribute heads are written once for both.
+// Interface to the operations that ring algorithms need: memory, copies, attention kernels and messages. One class
+// implements it for the host and another one for a GPU. The algorithms that gather keys or distribute heads therefore
+// need only one version.
 //
 // On a GPU all operations are queued on the caller's stream, in the order of the calls. Messages travel on a separate
 // stream of the context.
@@ -58,18 +59,19 @@ class Engine {
   /// same number of calls.
   virtual void exchange(Channel channel, std::span<const Delivery> sends, std::span<const Delivery> receives) = 0;
 
-  /// Runs one backend call on a problem with separate outputs.
+  /// Runs one backend call on a problem whose outputs are not merged with other results.
   virtual void run(const core::Problem& problem) = 0;
 
-  /// These three functions compute o and lse of all rows of the rank. Each part covers some of the keys. Call
-  /// begin_rows, then add_forward any number of times, then store_rows.
+  /// These three functions compute o and lse of all rows of the rank. They must be called in this order: begin_rows,
+  /// add_forward for each part, store_rows. A part covers some rows and some keys.
   virtual void begin_rows() = 0;
   virtual void add_forward(const Piece& piece, core::Problem part) = 0;
   virtual void store_rows(const Tensor& o, const Tensor* lse) = 0;
 
-  /// These three functions compute dq of all rows of the rank in the same order of calls. Each part also adds the
-  /// gradients of the piece's keys to dk and dv, which are in partial_dtype. On a GPU, a part with is_first_of_keys
-  /// stores them instead.
+  /// These three functions compute dq of all rows of the rank. They must be called in this order: begin_dq,
+  /// add_backward for each part, store_dq. add_backward also adds the gradients of the piece's keys to dk and dv, which
+  /// are in partial_dtype. On a GPU, if Part::is_first_of_keys is set, it stores these gradients instead of adding
+  /// them.
   virtual void begin_dq() = 0;
   virtual void add_backward(const Piece& piece, core::Problem part, const Tensor& dk, const Tensor& dv) = 0;
   virtual void store_dq(const Tensor& dq) = 0;
@@ -77,7 +79,7 @@ class Engine {
   /// Ends the pass. On a GPU, it ends when the stream reaches this point.
   virtual void finish() = 0;
 
-  /// Returns the timeline that records when the engine computes. Null if nothing is recorded.
+  /// Returns the timeline in which the engine records when it computes, or null if nothing is recorded.
   [[nodiscard]] virtual Timeline* timeline() const = 0;
   [[nodiscard]] virtual cuda::StreamHandle stream() const = 0;
 };
@@ -85,15 +87,17 @@ class Engine {
 /// Lays out tensors one after another, each at a multiple of 256 bytes, without allocating memory. The `data` of each
 /// tensor is its offset from the start.
 [[nodiscard]] Parcel parcel_of(const TensorSpecs& specs);
-/// Returns `parcel` with its memory at `memory`.
+/// Returns the same parcel, stored at `memory`.
 [[nodiscard]] Parcel placed(const Parcel& parcel, std::byte* memory, Device device);
 
-/// On a GPU, marks a part as adding to its outputs. Also sets the dlse of the piece's rows, which Parts leaves unset.
+/// Prepares a part for a GPU: sets Part::adds_to_outputs, and sets dlse to the dlse of the piece's rows, because Parts
+/// leaves it unset.
 void prepare_adding(core::Problem& part, const Call& call, const Piece& piece);
 /// Sets the gradient tensors of a part. `dq` has the piece's rows; `dk` and `dv` have all rows of their tensors.
 void set_gradients(core::Problem& part, const Piece& piece, const Tensor& dq, const Tensor& dk, const Tensor& dv);
 
-/// @param deltas  only in backward: <dout, o> - dlse of the rank's rows, in partial_dtype; must outlive the engine
+/// @param deltas  used only in backward: <dout, o> - dlse of the rank's rows, in partial_dtype. The tensor must outlive
+///   the engine
 [[nodiscard]] std::unique_ptr<Engine> make_host_engine(Transport& transport, const Call& call,
                                                        const Tensor* deltas = nullptr);
 /// Makes an engine for tensors on a GPU, whose context must be current.

@@ -40,7 +40,7 @@ class HostEngine : public Engine {
   void add(const Tensor& to, const Tensor& from) override { accumulate(to, from); }
 
   void exchange(Channel channel, std::span<const Delivery> sends, std::span<const Delivery> receives) override {
-    // The steps of exchanges are even numbers, because computation between two exchanges has an odd number.
+    // In the timeline, exchanges have even step numbers, and the computation between two exchanges has an odd number.
     const TimedSpan span(timeline(), Activity::kExchange, 2 * exchanges_++);
     std::vector<std::unique_ptr<Pending>> pending;
     for (const Delivery& d : receives) {
@@ -68,8 +68,8 @@ class HostEngine : public Engine {
     const Shape& shape = part.o.shape;
     const Block o(call_.partial_dtype, shape);
     const Block lse(DType::kF64, {shape[0], shape[1], shape[2], 1});
-    // In a ring of one rank, the result of the part is final and may be rounded. Otherwise only the merged result is
-    // rounded, once.
+    // In a ring of one rank, the result of this part is the final result, so the backend may round it. In a larger
+    // ring, only the merged result is rounded.
     part.as_part().result_dtype = transport_.size() == 1 ? std::optional(part.o.dtype) : std::nullopt;
     part.o = o.first();
     part.lse = lse.first();

@@ -1,6 +1,6 @@
 // Merges results over different keys by their log-sum-exp (core/merged_lse.hpp).
 //
-// Source: Liu et al., Ring Attention (2023). Source of the formula: Milakov & Gimelshein (2018), section 3.1.
+// Sources: Liu et al., Ring Attention (2023); for the formula, Milakov & Gimelshein (2018), section 3.1.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,8 @@ class MergedRows {
   /// @param shape  shape of o: (batch, num_heads_q, seqlen_q, head_dim_v)
   explicit MergedRows(const Shape& shape);
 
-  /// Merges the result of a part into rows [row_begin, row_begin + o.shape[2]) of all heads of the first o.shape[0]
-  /// batch entries.
+  /// Merges the result of a part into the rows that begin with row_begin. There are o.shape[2] rows. The merge covers
+  /// all heads of the first o.shape[0] batch entries.
   /// @param o    f32 or f64 (batch, num_heads_q, rows, head_dim_v)
   /// @param lse  any float type (batch, num_heads_q, rows, 1)
   void add(std::int64_t row_begin, const Tensor& o, const Tensor& lse);

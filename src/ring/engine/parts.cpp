@@ -7,8 +7,8 @@
 namespace attend::ring {
 namespace {
 
-/// Returns the piece's rows and columns of a bias or mask that has a column for every key. If the columns are not
-/// contiguous, the result is a copy in `gathered`. The copy stores a broadcast row once.
+/// Returns the piece's rows and columns of a bias or mask, which has one column for each key. If the piece's columns
+/// are not contiguous, the result is a copy in `gathered`. In the copy, a broadcast row is stored once.
 Tensor columns(const Tensor& t, const Piece& piece, Block& gathered) {
   Tensor view = rows_of(t, piece.rows.local_begin, piece.rows.length);
   view.data = static_cast<std::byte*>(view.data) + piece.keys.position * dtype_bytes(t.dtype);
@@ -63,8 +63,8 @@ core::Problem Parts::problem(const Piece& piece, const Tensor& k, const Tensor& 
   const auto rows = [&](Tensor& t) { t = rows_of(t, piece.rows.local_begin, piece.rows.length); };
   core::Problem part = call_.problem;
   core::Placement& at = part.as_part().placement.emplace(piece.placement);
-  // The dropout pattern depends on a head's number among all heads. If the heads are split into heads.count shares,
-  // each share is therefore numbered as a separate sequence.
+  // The dropout pattern depends on a head's number among all heads. If the heads are split into heads.count shares, the
+  // number of the sequence is therefore changed so that each head has the same number as in the complete problem.
   if (call_.heads.count > 1) {
     std::int64_t& sequence = at.sequence_begin;
     sequence = (sequence + call_.heads.first_sequence) * call_.heads.count + call_.heads.index;

@@ -16,8 +16,9 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
-constexpr int kBlocksPerMultiprocessor = 8;  // together 2048 threads, the limit of a multiprocessor
-constexpr int kVector = 4;                   // elements that a thread moves at once
+// Blocks and threads per block; together 2048 threads, the limit of a multiprocessor.
+constexpr int kBlocksPerMultiprocessor = 8;
+constexpr int kVector = 4;  // elements that a thread moves at once
 
 KernelSpec spec_of(ElementType to, ElementType from, int vector, bool adds, const char* arch) {
   return {.name = "ring_rows",

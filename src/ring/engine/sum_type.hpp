@@ -8,8 +8,8 @@
 
 namespace attend::ring {
 
-/// Calls visit(0) with a zero of the sum type for this dtype: double for f64, float for f32.
-/// @throws Error (kInternal) for other dtypes. Results are rounded to them only at the end.
+/// Calls visit() with a 0 whose C++ type is that of the sums: double for f64, float for f32.
+/// @throws Error (kInternal) for other dtypes, because partial results are always f32 or f64.
 template <class Visit>
 void with_sum_type(DType dtype, const Visit& visit) {
   switch (dtype) {

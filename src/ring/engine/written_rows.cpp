@@ -8,7 +8,7 @@ std::vector<KeyRange> WrittenRows::take(std::int64_t begin, std::int64_t end) {
   if (begin >= end) return {};
   std::vector<KeyRange> fresh, all;
   KeyRange joined = {begin, end};
-  std::int64_t at = begin;  // all rows before this one are written or listed in `fresh`
+  std::int64_t at = begin;  // every row before this one has a value or is listed in `fresh`
   for (const KeyRange& w : written_) {
     if (w.end < begin || w.begin > end) {
       all.push_back(w);

@@ -16,23 +16,23 @@ namespace {
 struct Link {
   double latency_us, bytes_per_us;
 };
-/// Measured between two H200 of one machine during products: their copy engines took 0.36 to 0.39 ms for 134 MB and
-/// 0.71 to 0.9 ms for 268 MB. NCCL's kernels reach 98, 157 and 303 GB/s at 8, 64 and 256 MiB. The rate between machines
-/// depends on their network. The model assumes one machine, because all ranks must make the same choice and no rank can
-/// tell how the others are connected.
+/// Measured between two H200 GPUs of one machine while they computed products: their copy engines took 0.36 to 0.39 ms
+/// for 134 MB, and 0.71 to 0.9 ms for 268 MB. NCCL's kernels reach 98, 157 and 303 GB/s at 8, 64 and 256 MiB. The rate
+/// between machines depends on their network. All ranks must make the same choice, but a rank has no information about
+/// the connections of the other ranks. The model therefore assumes that all ranks are on one machine.
 constexpr Link kGpuLink = {20, 3.5e5};
 constexpr Link kHostLink = {20, 5e3};
 
 /// Rates of a rank's machine, per microsecond, and constants of the cost model. The numbers for H200 are measured
-/// (docs/ring.md). Those for the host describe a few cores. They are sufficient to compare the algorithms, but do not
-/// predict times.
+/// (docs/ring.md). The numbers for the host describe a processor with a few cores. All numbers are precise enough to
+/// compare algorithms, but not to predict times.
 struct Machine {
   double forward_flops, backward_flops;
   Link link;
   double memory_bytes;
   double piece_us;       ///< overhead of a piece in addition to its products, in microseconds
   bool hides;            ///< true if an exchange overlaps products
-  double most_gathered;  ///< kAutomatic gathers keys of at most this many bytes
+  double most_gathered;  ///< maximum size of gathered keys, in bytes, for which kAutomatic chooses kAllGather
 };
 
 constexpr double kMiB = 1 << 20;
@@ -76,7 +76,7 @@ class Model {
 
   [[nodiscard]] RingCandidate exchange() const {
     RingCandidate c = candidate(RingAlgorithm::kExchange);
-    // A rank's own keys have gradients that do not travel. The last pieces with these keys run at the end.
+    // The gradients of a rank's own keys do not travel, so the last pieces with these keys run at the end.
     const bool keeps_own = p_.is_backward && machine_.hides;
     double gradients = 0;  // bytes of gradients that the previous step passes on
     double last_us = 0;
@@ -196,7 +196,7 @@ class Model {
   }
 
  private:
-  // Maximum number of ranks that the model evaluates; if there are more, it evaluates a sample.
+  // Maximum number of ranks that the model evaluates. In a larger ring, it evaluates a sample of the ranks.
   static constexpr int kMostRanks = 32;
 
   [[nodiscard]] static RingCandidate candidate(RingAlgorithm algorithm) {
@@ -205,7 +205,7 @@ class Model {
     return c;
   }
 
-  /// @param merges  true if each piece reads and writes the accumulated rows
+  /// @param merges  true if each piece also reads and writes accumulated rows, to merge its result into them
   [[nodiscard]] double compute_us(const std::vector<Piece>& pieces, bool merges) const {
     double pairs = 0, rows = 0;
     for (const Piece& piece : pieces) {
@@ -223,8 +223,8 @@ class Model {
   [[nodiscard]] double row_bytes(int rank, std::int64_t columns, DType dtype) const {
     return static_cast<double>(num_rows(plan_.rows(rank)) * batch_ * p_.num_heads_q * columns * dtype_bytes(dtype));
   }
-  /// Returns two sizes in bytes for a rank: the tensors that it distributes by heads, and the results that return to
-  /// it.
+  /// Returns two sizes in bytes: that of the tensors which the rank distributes by heads, and that of the results which
+  /// the rank receives.
   [[nodiscard]] std::pair<double, double> bytes_of_heads(int rank) const {
     const bool on_host = p_.q.device.type == DeviceType::kCPU;
     const auto result = [&](DType dtype) { return on_host ? call_.partial_dtype : dtype; };
@@ -236,7 +236,7 @@ class Model {
     }
     const double o = row_bytes(rank, p_.head_dim_v, p_.o.dtype);
     const double dlse = p_.dlse ? lse : 0;
-    // On the host delta is sent. On a GPU o and dlse are sent, and delta is computed from them.
+    // On the host, the ranks send delta. On a GPU they send o and dlse, from which the receiver computes delta.
     const double delta = on_host ? row_bytes(rank, 1, call_.partial_dtype) : o + dlse;
     const double dq = row_bytes(rank, p_.head_dim, result(p_.dq.dtype));
     return {q + keys + row_bytes(rank, p_.head_dim_v, p_.dout.dtype) + lse + delta,
@@ -268,7 +268,7 @@ class Model {
     return largest;
   }
 
-  /// @param alone  true if nothing is computed during the exchange, which then takes its full time
+  /// @param alone  true if nothing is computed during the exchange; its full time then adds to the estimate
   void add(RingCandidate& c, RingStep step, double sent, bool alone = false) const {
     step.sent_bytes = static_cast<std::int64_t>(sent);
     step.exchange_us = sent > 0 ? machine_.link.latency_us + sent / machine_.link.bytes_per_us : 0;
@@ -315,7 +315,7 @@ RingCandidate two_level(const Call& call) {
 double visible_pairs(std::int64_t m, std::int64_t n, KeyRange band) {
   const std::int64_t far = m + n;  // larger than the number of any key that a row can see
   const std::int64_t begin = std::max(band.begin, -far), end = std::min(band.end, far);
-  // Computes the sum of min(n, end + i) - max(0, begin + i), with max(0, x) = x - min(0, x).
+  // Sums min(n, end + i) - max(0, begin + i) over all rows i. It replaces max(0, x) by x - min(0, x).
   const double ends = sum_of_least(m, end, n);
   const double begins = sum_of_least(m, begin, n + far) - sum_of_least(m, begin, 0);
   return ends - begins;

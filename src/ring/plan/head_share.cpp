@@ -69,7 +69,8 @@ class ShareMaker {
     share_.problem = p_;
     share_.problem.num_heads_q /= layout_.size();
     share_.problem.num_heads_k /= layout_.size();
-    // With kTwoLevel, the pieces of the problem are computed instead, and each piece sets its own lengths.
+    // kAllToAll runs this problem, so its lengths must be set. kTwoLevel computes the problem in pieces, and sets the
+    // lengths of each piece.
     if (call.algorithm == RingAlgorithm::kAllToAll) {
       if (!p_.varlen) {
         share_.problem.max_seqlen_q = layout_.length(false);
@@ -102,7 +103,7 @@ class ShareMaker {
     Problem& p = share_.problem;
     p.dout = in(p_.dout, false);
     p.lse = in(*p_.lse, false);
-    p.o = deltas != nullptr ? p.dout : in(p_.o, false);  // if there are deltas, o is not read, so any tensor will do
+    p.o = deltas != nullptr ? p.dout : in(p_.o, false);  // if there are deltas, o is not read, so it may be any tensor
     p.dlse.reset();
     if (deltas != nullptr) {
       p.as_part().delta = in(*deltas, false);

@@ -10,17 +10,17 @@
 
 namespace attend::ring {
 
-/// Returns the reason why heads cannot be distributed over the ranks, if there is one. The text is one line for an
-/// Error.
+/// Returns the reason why heads cannot be distributed over the ranks, as one line for an Error. Returns nothing if they
+/// can.
 [[nodiscard]] std::optional<std::string> heads_lack(const core::Problem& problem, int num_ranks);
 
-/// Returns the reason why an algorithm that distributes heads does not support a bias or mask on a GPU, if there is
-/// one.
+/// Returns the reason why the algorithm does not support the problem's bias or mask. On a GPU, algorithms that
+/// distribute heads support neither. Returns nothing if the problem is supported.
 [[nodiscard]] std::optional<std::string> scores_lack(const core::Problem& problem, RingAlgorithm algorithm);
 
-/// The ranks that distribute heads among each other, called members. With kTwoLevel they are the ranks of a group,
-/// otherwise all ranks. Members are numbered from 0. Together, the members of a group hold the rows that one rank would
-/// hold if each group were a single rank.
+/// Describes the ranks that distribute heads among each other. They are called members. With kTwoLevel, the members are
+/// the ranks of one group; otherwise they are all ranks. Members are numbered from 0. Together, the members of a group
+/// hold the rows that one rank would hold if each group were a single rank.
 class HeadLayout {
  public:
   explicit HeadLayout(const Call& call) : call_(call), is_group_(call.algorithm == RingAlgorithm::kTwoLevel) {}
@@ -38,7 +38,7 @@ class HeadLayout {
   [[nodiscard]] std::int64_t length(bool are_keys) const;
 
   struct Place {
-    std::int64_t begin, step;  ///< first row of the run, and distance of its rows
+    std::int64_t begin, step;  ///< first row of the run, and distance between its rows
   };
   [[nodiscard]] Place placed(bool are_keys, const Run& run) const;
 
@@ -57,8 +57,8 @@ struct Dealt {
 /// A function that makes a tensor for all rows or keys of this rank's heads.
 using MakeTensor = std::function<Tensor(DType, const Shape&)>;
 
-/// The call's problem restricted to this rank's heads, and the tensors that ranks exchange before (`in`) and after
-/// (`out`).
+/// The call's problem, restricted to this rank's heads. The ranks exchange the tensors `in` before they run the
+/// problem, and the tensors `out` afterwards.
 struct Share {
   core::Problem problem;
   std::vector<Dealt> in, out;
@@ -66,9 +66,9 @@ struct Share {
 
 /// @param lse  the call's lse, in the dtype in which it is computed; may be null
 [[nodiscard]] Share forward_share(const Call& call, const MakeTensor& make, const Tensor& o, const Tensor* lse);
-/// @param deltas  the argument of make_host_engine; null on a GPU
+/// @param deltas  the argument `deltas` of make_host_engine(); null on a GPU
 [[nodiscard]] Share backward_share(const Call& call, const MakeTensor& make, const Tensor* deltas);
-/// Returns the share with tensors that have no memory.
+/// Returns the same Share with tensors that have no memory.
 [[nodiscard]] Share share_without_memory(const Call& call);
 
 /// Returns the heads of a tensor that belong to a rank. `t` has all heads.

@@ -9,7 +9,7 @@ std::span<const std::int32_t> as_span(const std::int32_t* cu_seqlens, const core
   return {cu_seqlens, static_cast<std::size_t>(problem.num_sequences) + 1};
 }
 
-/// Returns the sub-run of `run` with its rows or keys [begin, end).
+/// Returns the part of `run` that consists of its rows or keys [begin, end).
 Run part_of(const Run& run, std::int64_t begin, std::int64_t end) {
   return {run.sequence, run.local_begin + begin, end - begin, run.position + run.step * begin, run.step};
 }
@@ -20,7 +20,7 @@ bool follows(const Run& second, const Run& first) {
          second.local_begin == first.local_begin + first.length;
 }
 
-/// Joins two runs of rows as if they were contiguous: the result starts at the position of the first run.
+/// Joins two runs of rows as if their positions were contiguous. The result begins at the position of the first run.
 Run joined_rows(const Run& first, const Run& second) {
   return {first.sequence, first.local_begin, first.length + second.length, first.position, first.step};
 }
@@ -125,8 +125,8 @@ std::vector<Piece> Plan::gathered_pieces(int rank) const {
 }
 
 std::vector<Piece> Plan::pieces(int rank, int owner) const {
-  // Positions rise with the order in memory. Under a causal mask, comparing the order in memory therefore gives the
-  // same visibility.
+  // The position of rows and keys increases with their order in memory. Under a causal mask, a comparison of places in
+  // memory therefore gives the same result as a comparison of positions.
   if (rank == owner && sees_up_to_itself_) return pieces_of(closed_up(rows(rank)), closed_up(keys(rank)));
   return joined(pieces_of(rank, keys(owner)));
 }
@@ -149,7 +149,8 @@ OwnPieces Plan::own_pieces(int rank) const {
 
 std::vector<Piece> Plan::pieces_of(const std::vector<Run>& all_rows, const std::vector<Run>& keys) const {
   std::vector<Piece> pieces;
-  // Index of the first run of keys in the sequence of `rows`, or in a later sequence if it has no keys.
+  // Index of the first run of keys that belongs to the sequence of `rows`. If that sequence has no keys, the run
+  // belongs to a later sequence.
   std::size_t first = 0;
   for (const Run& rows : all_rows) {
     while (first < keys.size() && keys[first].sequence < rows.sequence) ++first;
@@ -186,7 +187,7 @@ bool Plan::sees_all(const Piece& piece) const {
 
 std::vector<Piece> Plan::joined(const std::vector<Piece>& pieces) const {
   if (!may_join_) return pieces;
-  std::vector<Piece> rows_with_keys;  // consecutive pieces with the same rows whose keys are adjacent are joined
+  std::vector<Piece> rows_with_keys;  // result of joining consecutive pieces that have the same rows and adjacent keys
   for (const Piece& next : pieces) {
     if (!rows_with_keys.empty()) {
       Piece& last = rows_with_keys.back();

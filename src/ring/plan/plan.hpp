@@ -1,5 +1,5 @@
-// The schedule: it states which rank computes which products in which step. The plan depends only on the call, so every
-// rank makes the same plan without communication.
+// A Plan is the schedule of a ring: it determines which rank computes which products in which step. The plan depends
+// only on the call, so every rank makes the same plan without communication.
 //
 // In step t, rank r holds the keys that rank (r - t) mod N owns, where N is the number of ranks. A block of keys
 // travels on as long as a later rank sees some of its keys. A rank splits the visible part of a block into pieces. A
@@ -16,22 +16,23 @@
 
 namespace attend::ring {
 
-/// A run of this rank's rows and a run of keys in a block, with equal steps. Under causal and window masks, each of
-/// these rows sees at least one of the keys, and each key is seen by at least one of the rows.
+/// A run of this rank's rows and a run of keys in a block. Both runs have the same step. Under causal and window masks,
+/// each of these rows sees at least one of the keys, and each key is seen by at least one of the rows.
 ///
-/// If only masks depend on positions, pieces are joined. Their runs are then adjacent in memory, but not in the
-/// sequence. Rows are joined if they see all of the same keys. Keys are joined if the same rows see all keys of the
-/// first runs. A joined piece has the positions of its first rows and of its last keys. Under a causal mask, all rows
-/// of a rank and its own keys form one piece, as if they were contiguous in their sequence.
+/// If only masks depend on positions, two pieces may be joined although their runs are adjacent only in memory and not
+/// in the sequence. Two runs of rows are joined if all their rows see all keys of the same run. Two runs of keys are
+/// joined if the rows see all keys of the first run. Positions in a joined piece are counted from its first rows and
+/// from its last keys. Under a causal mask, all rows of a rank and its own keys form one piece, as if they were
+/// contiguous in their sequence.
 struct Piece {
   Run rows;
   Run keys;
   core::Placement placement;
 };
 
-/// The pieces with a rank's own keys, split in two, for a GPU on which gradients travel. `first` runs before the pieces
-/// with other ranks' keys and hides the transfer of the first keys. `last` runs after those pieces and hides the return
-/// of the gradients of this rank's keys.
+/// The pieces with a rank's own keys, split into two halves. A backward pass on GPUs uses the halves. `first` runs
+/// before the pieces with other ranks' keys, while the first keys are transferred. `last` runs after those pieces,
+/// while the gradients of this rank's keys return.
 struct OwnPieces {
   std::vector<Piece> first, last;
 };
@@ -41,7 +42,8 @@ struct OwnPieces {
 [[nodiscard]] bool only_masks_ask_for_positions(const core::Problem& problem);
 
 /// Groups of ranks of equal size. There are `count` groups of `members` ranks. A group holds the rows that one rank
-/// would hold if there were `count` ranks. Its ranks are neighbours, or, if tokens are striped, every count-th rank.
+/// would hold if there were `count` ranks. The ranks of a group are neighbours. If tokens are striped, a group instead
+/// consists of every count-th rank.
 struct Groups {
   int members = 1, count = 1;
   bool strided = false;
@@ -57,7 +59,7 @@ class Plan {
  public:
   Plan() = default;  ///< a plan without ranks
 
-  /// @param problem  the rank's problem, made with the lengths `whole`
+  /// @param problem  the rank's problem, which was made with the lengths `whole`
   Plan(const core::Problem& problem, const core::WholeLengths& whole, Sharding sharding, int rank, int num_ranks);
 
   /// Returns the plan of the same problem in which each group acts as one rank.
@@ -83,7 +85,7 @@ class Plan {
   [[nodiscard]] std::int64_t num_keys(int owner) const;
   [[nodiscard]] std::int64_t num_rows_q() const;
 
-  /// Returns pieces(rank, rank) in two halves. If it is a single piece, its rows are split.
+  /// Returns pieces(rank, rank) in two halves. If there is only one piece, its rows are split.
   [[nodiscard]] OwnPieces own_pieces(int rank) const;
 
   /// Return the pieces that this rank, or rank `rank`, computes with the owner's keys.
@@ -91,8 +93,8 @@ class Plan {
   [[nodiscard]] std::vector<Piece> pieces(int rank, int owner) const;
   [[nodiscard]] bool sees(int rank, int owner) const { return !pieces(rank, owner).empty(); }
 
-  /// Return the runs of rows and keys of a rank. local_begin is the place in the rank's tensors; position is the place
-  /// in the sequence.
+  /// Return the runs of rows and keys of a rank. Run::local_begin is the place in the rank's tensors, and Run::position
+  /// is the place in the sequence.
   [[nodiscard]] const std::vector<Run>& rows(int rank) const { return rows_by_rank_[static_cast<std::size_t>(rank)]; }
   [[nodiscard]] const std::vector<Run>& keys(int rank) const { return keys_by_rank_[static_cast<std::size_t>(rank)]; }
 
@@ -100,16 +102,16 @@ class Plan {
   [[nodiscard]] const std::vector<std::int64_t>& offsets_q() const { return offsets_q_; }
   [[nodiscard]] const std::vector<std::int64_t>& offsets_k() const { return offsets_k_; }
 
-  /// Returns the keys of an owner in a tensor that has the keys of all ranks. local_begin is the place in that tensor.
-  /// The keys are in sequence order, so that a row's keys are contiguous. If tokens are striped, keys are ordered by
-  /// owner instead, because rows and keys of a piece must have equal steps.
+  /// Returns the runs of an owner's keys in a tensor that has the keys of all ranks. Run::local_begin is the place in
+  /// that tensor. The tensor has the keys in sequence order, so that the keys of a row are contiguous. If tokens are
+  /// striped, the tensor is instead ordered by owner, because the rows and keys of a piece must have the same step.
   [[nodiscard]] std::vector<Run> gathered_keys(int owner) const;
   /// Returns the pieces that a rank computes with the tensor of gathered_keys(). The tensor must contain the keys of
   /// all owners that the rank sees.
   [[nodiscard]] std::vector<Piece> gathered_pieces(int rank) const;
 
  private:
-  void deal_out();  ///< computes the runs of all ranks; requires the offsets
+  void deal_out();  ///< computes the runs of all ranks from the offsets, which must be set
   [[nodiscard]] std::vector<Piece> pieces_of(int rank, const std::vector<Run>& keys) const {
     return pieces_of(rows(rank), keys);
   }

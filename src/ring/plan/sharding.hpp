@@ -21,8 +21,8 @@ struct Run {
   bool operator==(const Run&) const = default;
 };
 
-/// Returns the offset of each sequence in the complete tensor: the widened cu_seqlens, or {0, seqlen} for a dense
-/// tensor.
+/// Returns the offset of each sequence in the complete tensor. These are the values of cu_seqlens as 64-bit integers,
+/// or {0, seqlen} for a dense tensor.
 [[nodiscard]] std::vector<std::int64_t> sequence_offsets(std::int64_t seqlen, std::span<const std::int32_t> cu_seqlens);
 
 /// Returns the runs of a rank in the order in memory. No run is empty. Does not check its arguments.

@@ -34,7 +34,7 @@ Fields unpacked(std::string_view text) {
   return fields;
 }
 
-// Bytes for the fields of a typical call; a call with many packed sequences needs more.
+// Number of bytes that is sufficient for the fields of a typical call. A call with many packed sequences needs more.
 constexpr std::size_t kUsualRoom = 2048;
 
 constexpr const char* kNumber = "call number";
@@ -53,9 +53,9 @@ ErrorCode code_of(const Field& refusal) {
   return ErrorCode::kInvalidArgument;
 }
 
-/// Gathers one message of every rank. If this rank is interrupted, the ring fails, because other ranks may have
-/// received its message and continue with the call. After an Error, the transport decides whether the ring can
-/// continue.
+/// Gathers one message of every rank. If this rank is interrupted, the ring fails, because other ranks may already have
+/// received this rank's message and may continue with the call. After an Error, the transport decides whether the ring
+/// can still be used.
 void gather(Transport& transport, std::span<const std::byte> mine, std::span<std::byte> all) {
   try {
     transport.all_gather(mine, all);
@@ -70,7 +70,7 @@ std::vector<Fields> exchange_fields(Transport& transport, const Fields& mine) {
   const auto num_ranks = static_cast<std::size_t>(transport.size());
   const std::string text = packed(mine);
   const std::uint64_t length = text.size();
-  std::size_t room = kUsualRoom;  // bytes for the text; the record stores its length before it
+  std::size_t room = kUsualRoom;  // number of bytes for the text; a record consists of the text's length and the text
   std::string record, records;
   std::uint64_t longest = 0;
   const auto length_of = [&](std::size_t rank) {
@@ -78,7 +78,7 @@ std::vector<Fields> exchange_fields(Transport& transport, const Fields& mine) {
     std::memcpy(&its, records.data() + rank * record.size(), sizeof(its));
     return its;
   };
-  do {  // There are at most two iterations. The second one happens if the text of a rank does not fit.
+  do {  // There are at most two iterations. The second one runs if the text of a rank is longer than `room`.
     room = std::max<std::size_t>(room, longest);
     record.assign(sizeof(length) + room, '\0');
     std::memcpy(record.data(), &length, sizeof(length));
@@ -96,7 +96,7 @@ std::vector<Fields> exchange_fields(Transport& transport, const Fields& mine) {
   return by_rank;
 }
 
-/// @throws Error if the first fields of the ranks show different call numbers.
+/// @throws Error if the call numbers of the ranks, which are their first fields, differ.
 void require_same_number(const std::vector<Fields>& by_rank) {
   const Field& first = by_rank.front().front();
   for (std::size_t rank = 1; rank < by_rank.size(); ++rank) {
@@ -138,7 +138,8 @@ Fields checked(const std::function<Fields()>& check) {
     return check();
   } catch (const Error& error) {
     return refusal(error.code(), error.what());
-  } catch (const std::exception& error) {  // out of memory, for example; the other ranks still need an answer
+    // For example if memory is exhausted; the other ranks must still receive a message.
+  } catch (const std::exception& error) {
     return refusal(ErrorCode::kInternal, error.what());
   }
 }

@@ -23,14 +23,14 @@ inline constexpr char kOwn = '#';
 using Fields = std::vector<Field>;
 
 /// Runs `check`, which throws if this rank refuses its arguments. Otherwise `check` returns the rank's fields, and
-/// those without kOwn must be equal on all ranks. The function returns only after all ranks have called.
+/// those without kOwn must be equal on all ranks. agree() returns only after all ranks have called it.
 /// @returns the fields of every rank, in the order of ranks
-/// @throws Error, the same on every rank. If a rank refuses its arguments, it is the error of the first such rank.
-///   Otherwise it is kInvalidArgument with the first difference between a rank's fields and those of rank 0.
+/// @throws Error, the same on every rank. If ranks refuse their arguments, it is the error of the first of these ranks.
+///   If the fields of a rank differ from those of rank 0, it is kInvalidArgument naming the first difference.
 std::vector<Fields> agree(Transport& transport, const std::function<Fields()>& check);
 
-/// Calls agree() for the first exchange of a call, which also carries the call's number. If the numbers differ, the
-/// ranks are in different calls. All ranks then throw that error, even if there are other errors.
+/// Calls agree() for the first exchange of a call, with the number of the call as an additional field. If the numbers
+/// differ, the ranks are in different calls. All ranks then throw that error, even if there are other errors.
 std::vector<Fields> agree_on_next_call(Transport& transport, const std::function<Fields()>& check);
 
 /// Takes part in the exchange of agree_on_next_call() for a rank that refuses a call before it can describe the call.

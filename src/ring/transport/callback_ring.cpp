@@ -29,7 +29,7 @@ class CallbackTransport : public Transport {
   [[nodiscard]] int rank() const override { return rank_; }
   [[nodiscard]] int size() const override { return size_; }
 
-  // Empty messages are not sent, because both ends know the sizes.
+  // Empty messages are not sent, because sender and receiver can both compute the size.
   [[nodiscard]] std::unique_ptr<Pending> send(int to, Channel channel, std::span<const std::byte> bytes) override {
     require_alive();
     if (bytes.empty()) return std::make_unique<PendingCallback>(nullptr);

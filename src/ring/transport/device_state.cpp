@@ -21,7 +21,7 @@ DeviceState::~DeviceState() {
     returned_.reset();
     stream_.reset();
   } catch (const Error&) {
-    return;  // the context no longer exists, and its memory is freed
+    return;  // if the CUDA context no longer exists, its memory is already freed
   }
 }
 

@@ -23,8 +23,8 @@ class DeviceState {
   /// Returns the stream of exchanges. It runs concurrently with the caller's kernels and has a higher priority.
   [[nodiscard]] cuda::StreamHandle stream() const noexcept { return stream_->get(); }
 
-  /// Returns memory for messages, at a multiple of 256 bytes. Work that is queued on the stream `user` from now on may
-  /// write to it. If the memory must grow, waits for its last user.
+  /// Returns memory for messages, whose address is a multiple of 256. Work that is queued on the stream `user` from now
+  /// on may write to this memory. If the memory must grow, the function waits until earlier work no longer uses it.
   [[nodiscard]] cuda::DevicePointer borrow(std::size_t bytes, cuda::StreamHandle user);
 
   /// After this call, memory that has become too small is kept until drop_outgrown(), because other processes may have
@@ -37,7 +37,7 @@ class DeviceState {
   [[nodiscard]] cuda::DevicePointer memory() const noexcept { return memory_.data(); }
   [[nodiscard]] std::uint64_t generation() const noexcept { return generation_; }
 
-  /// Records that work on the stream `user` up to its current point is the last that uses the memory.
+  /// Ends the use of the memory. The last work that uses it is the work that is already queued on the stream `user`.
   void give_back(cuda::StreamHandle user);
 
  private:

@@ -63,7 +63,7 @@ struct LocalLinks::Peer {
   SharedBlock block;
   cuda::OpenedEvent opened_ready, opened_copied;  // set only if not is_of_this_process
   cuda::EventHandle ready = nullptr, copied = nullptr;
-  cuda::OpenedMemory memory;  // the memory of the peer that is open here, and its generation
+  cuda::OpenedMemory memory;  // memory of the peer that this rank has open; `generation` is that memory's generation
   std::uint64_t generation = 0;
 };
 
@@ -81,7 +81,7 @@ LocalLinks::LocalLinks(const Setup& setup)
 LocalLinks::~LocalLinks() {
   try {
     const cuda::ContextGuard guard(state_.device());
-    cuda::synchronize(state_.stream());  // waits for copies that read memory which is closed next
+    cuda::synchronize(state_.stream());  // waits for copies from the memory that is closed next
     close_opened_memory();
     const auto start = std::chrono::steady_clock::now();
     const auto is_open = [&](const std::unique_ptr<Peer>& peer) {
@@ -92,7 +92,7 @@ LocalLinks::~LocalLinks() {
     }
     peers_.clear();  // destroys the events while the context is current
   } catch (const Error&) {
-    return;  // the context no longer exists, and its memory is freed
+    return;  // if the CUDA context no longer exists, its memory is already freed
   }
 }
 
@@ -109,7 +109,7 @@ std::unique_ptr<LocalLinks> LocalLinks::connect(const Setup& setup) {
       probe = cuda::DeviceMemory(cuda::kSharedMemoryUnit);
       mine = links->introduce(probe.data());
     }
-  } catch (const Error&) {  // this rank lacks a feature, so the other ranks must not use it with this rank
+  } catch (const Error&) {  // This rank cannot use links, so the other ranks must not use links to it.
     mine = {};
   }
   const auto ask_all = [&](const auto& mine_of_it) {
@@ -244,7 +244,7 @@ void LocalLinks::all_gather(std::span<const std::byte> mine, std::span<std::byte
 
 // --------------------------------------------------------------------------------------------------------- messages
 
-/// Messages that this rank has posted in an exchange and that other ranks may still read.
+/// The messages that this rank has posted in one exchange. Other ranks may still read them.
 class LocalLinks::Posted {
  public:
   explicit Posted(LocalLinks& links) : links_(links) {}
@@ -277,7 +277,7 @@ class LocalLinks::Posted {
   }
 
  private:
-  /// Withdraws a message after the call has failed, because the receiver may still be about to copy it.
+  /// Withdraws a message after the call has failed. Otherwise the receiver might still copy it later.
   void withdraw(int rank) const noexcept {
     const Peer& peer = links_.peer(rank);
     Mailbox& box = links_.mailbox(peer.block, links_.rank_);
@@ -291,7 +291,7 @@ class LocalLinks::Posted {
     try {
       cuda::wait_for_event(links_.state_.stream(), peer.copied);
     } catch (const Error&) {
-      return;  // the context no longer exists, and its memory is freed
+      return;  // if the CUDA context no longer exists, its memory is already freed
     }
   }
 
@@ -323,7 +323,8 @@ void LocalLinks::take(const DeviceMessage& message) {
     }
     const DevicePointer from = memory_of(peer, box) + box.offset;
     cuda::wait_for_event(state_.stream(), peer.ready);
-    const int device = state_.device();  // memory of another process that is opened here belongs to this device
+    // Device of the receiver; memory of another process is opened on this device too.
+    const int device = state_.device();
     cuda::copy_between({device, message.data}, {peer.is_of_this_process ? peer.device : device, from}, message.bytes,
                        state_.stream());
     record_copied();
@@ -348,7 +349,7 @@ const MemoryOfRank& LocalLinks::own_memory() {
 DevicePointer LocalLinks::memory_of(Peer& peer, Mailbox& box) {
   if (peer.is_of_this_process) return box.memory.data;
   if (peer.generation != box.memory.generation) {
-    cuda::synchronize(state_.stream());  // waits for copies that read memory which is closed next
+    cuda::synchronize(state_.stream());  // waits for copies from the memory that is closed next
     peer.memory = {};
     peer.memory = cuda::OpenedMemory(box.memory.handle);
     peer.generation = box.memory.generation;

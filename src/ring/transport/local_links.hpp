@@ -1,11 +1,11 @@
 // Transports messages between the GPUs of one machine by their copy engines, which occupy no multiprocessor. The ranks
-// may be processes or threads. A message takes three actions:
+// may be processes or threads. A message is transported in three steps:
 //
 // - The sender's host writes the location of the message to the receiver's mailbox. It waits until the receiver has
 //   taken the message.
 //
-// - The receiver's host queues three actions on its stream: wait for the sender's event, copy, record an event for the
-//   sender.
+// - The receiver's host queues three actions on its stream. The stream waits for the sender's event, copies the
+//   message, and records an event for the sender.
 //
 // - The sender's host then makes its own stream wait for the receiver's event.
 //
@@ -57,7 +57,8 @@ class LocalLinks {
   void all_gather(std::span<const std::byte> mine, std::span<std::byte> all);
   void exchange(std::span<const DeviceMessage> sends, std::span<const DeviceMessage> receives);
 
-  /// Reports that this rank has failed in a call. Other ranks that wait for it then throw an error that states `why`.
+  /// Reports that this rank has failed in a call. Other ranks that wait for this rank then throw an error that contains
+  /// `why`.
   void fail(const std::string& why) noexcept;
 
  private:
@@ -89,9 +90,9 @@ class LocalLinks {
   SharedBlock own_;
   std::vector<std::unique_ptr<Peer>> peers_;  // indexed by rank; null for this rank and for ranks on other machines
   std::shared_ptr<LocalMarks> marks_;         // events for ranks of this process
-  // Event for other processes: once it is complete, they may read the memory that this rank sends.
+  // Event for other processes. When it is complete, they may read the memory that this rank sends.
   cuda::SharedEvent ready_;
-  // Event for other processes: once it is complete, this rank has read the memory that they sent.
+  // Event for other processes. When it is complete, this rank has read the memory that they sent.
   cuda::SharedEvent copied_;
   MemoryOfRank own_memory_;
   std::uint64_t num_pieces_ = 0;  // number of pieces that all_gather() has sent so far

@@ -1,6 +1,6 @@
-// Layout of host memory that the ranks of a machine share. Each rank has a board, and one mailbox for messages from
-// each other rank. Memory that the operating system has filled with zeros is a valid empty mailbox and an unwritten
-// board.
+// Layout of the host memory that the ranks of a machine share. Each rank has a board, to which it writes data for all
+// ranks. For each other rank, it has a mailbox, in which that rank posts messages. Memory filled with zeros is a valid
+// empty mailbox and a valid board without data.
 #pragma once
 
 #include <array>
@@ -24,13 +24,14 @@ struct MemoryOfRank {
 struct Introduction {
   static constexpr std::size_t kNameBytes = 64;
 
-  /// Equal for ranks of one process. It is random, because no number of the operating system is reliably unique.
+  /// Number that is equal for all ranks of one process. It is random, because process ids are not unique across
+  /// containers.
   std::uint64_t process = 0;
   std::array<char, kNameBytes> machine = {};  ///< equal for ranks of one machine; empty if the rank requests no links
   std::array<char, kNameBytes> block = {};    ///< name of the rank's shared host memory
   int device = 0;                             ///< device number within the process
   cuda::IpcHandle ready_handle = {}, copied_handle = {};
-  MemoryOfRank probe = {};  ///< memory that the other ranks try to open, as a test
+  MemoryOfRank probe = {};  ///< small piece of memory that the other ranks open as a test
 };
 
 /// Mailbox of one rank for messages from one other rank, which writes it.
@@ -52,10 +53,10 @@ struct alignas(64) RankBoard {
   static constexpr std::size_t kTextBytes = 512;
 
   std::atomic<std::uint32_t> has_failed;
-  std::array<char, kTextBytes> why;  ///< if has_failed is set: the reason, terminated by a zero byte
+  std::array<char, kTextBytes> why;  ///< reason of the failure, terminated by a zero byte; valid if has_failed is set
 
-  /// The current and the previous piece of a message to all ranks. Two pieces are enough. Each rank waits for the
-  /// pieces of all others before it writes the next one, so no rank is more than one piece behind.
+  /// The current and the previous piece of a message to all ranks. Two pieces are enough, because each rank waits for
+  /// the pieces of all other ranks before it writes its next piece. No rank is therefore more than one piece behind.
   std::atomic<std::uint64_t> num_pieces;
   std::array<std::array<std::byte, kRoom>, 2> pieces;
 };

@@ -8,14 +8,15 @@
 
 namespace attend::ring {
 
-/// Events of a rank's stream for ranks of the same process. Those ranks may outlive the rank, so they share ownership.
-/// Events for other processes are separate, because a process cannot open the IPC handle of its own event.
+/// Events of a rank's stream for other ranks of the same process. The other ranks may outlive this rank, so all of them
+/// share the ownership of the events. Events for other processes are separate, because a process cannot open the IPC
+/// handle of its own event.
 struct LocalMarks {
-  cuda::Event ready;   ///< once complete, other ranks may read the memory that the rank sends
-  cuda::Event copied;  ///< once complete, the rank has read the memory that other ranks sent
+  cuda::Event ready;   ///< when this event is complete, other ranks may read the memory that the rank sends
+  cuda::Event copied;  ///< when this event is complete, the rank has read the memory that other ranks sent
 };
 
-/// Publishes the marks under the rank's name. marks_of() finds them until they are destroyed.
+/// Makes the marks available to marks_of() under the rank's name, until they are destroyed.
 void publish_marks(const std::string& name, const std::shared_ptr<LocalMarks>& marks);
 
 /// @throws Error (kInternal) if the process has no marks with this name.

@@ -14,7 +14,8 @@ using NcclComm = struct NcclCommTag*;      // ncclComm_t
 constexpr NcclResult kNcclInProgress = 7;  // ncclInProgress
 constexpr int kNcclBytes = 0;              // ncclInt8 of ncclDataType_t
 
-// Arguments of X: member of Nccl, symbol of libnccl, parameter list.
+// List of NCCL's functions. The arguments of the macro X are the member of Nccl, the symbol of libnccl, and the
+// parameter list.
 #define ATTEND_NCCL_FUNCTIONS(X)                                                                \
   X(get_unique_id, ncclGetUniqueId, (NcclId*))                                                  \
   X(comm_init_rank, ncclCommInitRank, (NcclComm*, int size, NcclId, int rank))                  \

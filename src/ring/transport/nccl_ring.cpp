@@ -1,5 +1,5 @@
-// Sends the ring's messages with ncclSend and ncclRecv on the rank's stream, in one NCCL group per exchange. Between
-// GPUs of one machine, copy engines transport the messages instead if all its ranks support it (local_links.hpp).
+// Sends the ring's messages with ncclSend and ncclRecv on the rank's stream, in one NCCL group per exchange. If all
+// ranks of a machine support links (local_links.hpp), copy engines transport the messages between its GPUs instead.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -55,7 +55,7 @@ class NcclTransport : public Transport {
     throw_host_message();
   }
 
-  /// On the first call of all ranks, also makes the links.
+  /// The first call also makes the links. All ranks take part in it.
   void all_gather(std::span<const std::byte> mine, std::span<std::byte> all) override {
     require_alive();
     if (!has_connected_) {
@@ -64,7 +64,8 @@ class NcclTransport : public Transport {
       links_ = LocalLinks::connect({rank_, size_, wants_links_, timeout_, state(), gather});
     }
     if (links_ == nullptr || !links_->reaches_all()) return gather_over_nccl(mine, all);
-    // If this rank fails, guarded() reports it, so that a rank that arrives later does not wait.
+    // If this rank fails, guarded() reports the failure, so that ranks which begin the call later do not wait for this
+    // rank.
     guarded(*this, [&] { links_->all_gather(mine, all); });
   }
 
@@ -86,8 +87,8 @@ class NcclTransport : public Transport {
     exchange_over_nccl(part(sends, false), part(receives, false));
   }
 
-  /// Makes NCCL's connections for all_gather(). NCCL makes them during its first gather, and the host then waits for
-  /// all ranks without a time limit. All ranks must call this function.
+  /// Makes the connections that NCCL needs for all_gather(). NCCL makes them during its first gather, in which the host
+  /// waits for all ranks without a time limit. All ranks must call this function.
   void connect() {
     const std::byte mine = {};
     std::vector<std::byte> all(static_cast<std::size_t>(size_));
@@ -111,7 +112,8 @@ class NcclTransport : public Transport {
     cuda::check_call(cuda::driver().copy_to_device(own, mine.data(), mine.size(), stream), "cuMemcpyHtoDAsync", kDoing);
     check_nccl(nccl().all_gather(pointer(own), pointer(gathered), mine.size(), kNcclBytes, comm_, stream),
                "ncclAllGather");
-    // Waits before the copy, because a copy to pageable memory would block forever if a rank is missing.
+    // Waits with a time limit before the copy. Without this, a copy to pageable memory would block forever if a rank
+    // never begins the call.
     wait_for_others(stream);
     cuda::check_call(cuda::driver().copy_to_host(all.data(), gathered, all.size(), stream), "cuMemcpyDtoHAsync",
                      kDoing);
@@ -122,7 +124,7 @@ class NcclTransport : public Transport {
     if (sends.empty() && receives.empty()) return;
     const cuda::StreamHandle stream = state().stream();
     check_nccl(nccl().group_start(), "ncclGroupStart");
-    NcclResult result = 0;  // the first error of the calls below; even after an error, the group must be ended
+    NcclResult result = 0;  // first error of the NCCL calls below; ncclGroupEnd must be called even after an error
     const auto note = [&result](NcclResult its) { result = result == 0 ? its : result; };
     for (const DeviceMessage& m : sends) {
       note(nccl().send(pointer(m.data), m.bytes, kNcclBytes, m.peer, comm_, stream));
@@ -143,7 +145,7 @@ class NcclTransport : public Transport {
     if (has_failed_) throw Error(ErrorCode::kInternal, "ring: a call on it has failed before");
   }
 
-  /// Waits until the stream has finished its work. The work does not finish while a rank is missing.
+  /// Waits until the stream has finished its work. This work finishes only when all ranks have begun the call.
   void wait_for_others(cuda::StreamHandle stream) {
     const auto start = std::chrono::steady_clock::now();
     while (!cuda::is_done(stream)) {
@@ -170,7 +172,7 @@ class NcclTransport : public Transport {
       const cuda::ContextGuard guard(device_);
       staging_ = {};
     } catch (const Error&) {
-      return;  // the context no longer exists, and its memory is freed
+      return;  // if the CUDA context no longer exists, its memory is already freed
     }
   }
 
@@ -181,15 +183,15 @@ class NcclTransport : public Transport {
     std::thread([comm = std::exchange(comm_, nullptr)] { nccl().comm_abort(comm); }).detach();
   }
 
-  /// Destroys the communicator. Waits up to the time limit until the other ranks of the machine do the same, because
-  /// one of them may have aborted.
+  /// Destroys the communicator. NCCL waits until the other ranks of the machine do the same. This function stops
+  /// waiting after the time limit, because one of the ranks may have aborted.
   void destroy() noexcept {
     try {
       std::packaged_task<NcclResult()> task([comm = comm_] { return nccl().comm_destroy(comm); });
       const std::future<NcclResult> done = task.get_future();
       std::thread(std::move(task)).detach();
       (void)done.wait_for(timeout_);
-    } catch (const std::exception&) {  // The system has no more threads. The communicator is leaked.
+    } catch (const std::exception&) {  // The system cannot start another thread, so the communicator is leaked.
       return;
     }
   }

@@ -40,7 +40,8 @@ SharedBlock SharedBlock::map(const std::string& name, int flags, std::size_t byt
   const bool is_new = (flags & O_CREAT) != 0;
   if (is_new) {
     block.name_ = name;
-    // Allocates all pages now. If the operating system had no page left later, an access would kill the process.
+    // Allocates all pages now. If the operating system had no free page later, an access to the memory would kill the
+    // process.
     if (const int error = ::posix_fallocate(file.descriptor, 0, static_cast<off_t>(bytes)); error != 0) {
       fail("posix_fallocate", name, error);
     }

@@ -38,7 +38,7 @@ class SharedBlock {
   [[nodiscard]] static SharedBlock map(const std::string& name, int flags, std::size_t bytes);
 
   std::span<std::byte> memory_;
-  std::string name_;  // set as long as a block made by this object has a name
+  std::string name_;  // set while a block that this object has made has a name
 };
 
 }  // namespace attend::ring

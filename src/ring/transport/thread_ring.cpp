@@ -21,7 +21,7 @@ namespace attend::ring {
 namespace {
 
 constexpr std::size_t kNumChannels = 5;
-// Channel that exchange() uses, in addition to those of Channel.
+// Additional channel for the messages of exchange(); it is not an enumerator of Channel.
 constexpr auto kDeviceChannel = static_cast<Channel>(4);
 
 enum class MessageState : std::uint8_t { kPosted, kBeingCopied, kTaken };
@@ -29,13 +29,15 @@ enum class MessageState : std::uint8_t { kPosted, kBeingCopied, kTaken };
 struct Message {
   std::span<const std::byte> bytes;
   MessageState state = MessageState::kPosted;
-  // Only for GPU memory. The receiver's stream waits for `ready`, and the sender's stream waits for `copied`.
+  // These fields are used only for messages in GPU memory. The receiver's stream waits for `ready`, and the sender's
+  // stream waits for `copied`.
   int device = 0;
   std::shared_ptr<cuda::Event> ready = {};
   std::shared_ptr<cuda::Event> copied = {};
 };
 
-/// State that all ranks share. For each pair of ranks and each channel, it lists the messages that are not yet taken.
+/// State that all ranks share. For each pair of ranks and each channel, it has a list of the messages that the receiver
+/// has not yet taken.
 class Hub {
  public:
   Hub(int num_ranks, const RingLimits& limits)
@@ -86,7 +88,7 @@ class Hub {
     leave_in(MessageState::kTaken);
   }
 
-  /// Removes the message. Returns when no rank reads it any more.
+  /// Removes the message. Returns only when no rank reads the message any more.
   void withdraw(int from, int to, Channel channel, const std::shared_ptr<Message>& message) {
     std::unique_lock lock(mutex_);
     core::wait_until_done(changed_, lock, [&] { return message->state != MessageState::kBeingCopied; });
@@ -198,7 +200,7 @@ class DeviceSend : public PendingSend {
     try {
       order();
     } catch (const Error&) {
-      return;  // the context no longer exists, and its memory is freed
+      return;  // if the CUDA context no longer exists, its memory is already freed
     }
   }
 

@@ -46,7 +46,7 @@ void TimedSpan::end() noexcept {
   try {
     timeline->end(number_, stream_);
   } catch (const Error&) {
-    return;  // the call itself fails for the same reason and reports it
+    return;  // the call itself fails for the same reason and reports the error
   }
 }
 

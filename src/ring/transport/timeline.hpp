@@ -11,7 +11,7 @@
 
 namespace attend::ring {
 
-/// What a rank does in a span. kCopy is GPU work other than the products: clearing, copying, adding and rounding.
+/// Activity of a rank during a span. kCopy is GPU work other than products: clearing, copying, adding and rounding.
 enum class Activity : std::uint8_t { kCompute, kExchange, kCopy };
 
 /// One recorded span. Times are in milliseconds since the timeline's first span began.
@@ -24,7 +24,7 @@ struct Span {
 /// Records spans. On the host it uses the host clock. On a GPU it uses events on the streams that do the work.
 class Timeline {
  public:
-  /// @param on_device  true if begin() and end() receive the stream of each span
+  /// @param on_device  true if the work runs on a GPU, so that begin() and end() need a stream
   explicit Timeline(bool on_device) : on_device_(on_device) {}
 
   /// Begins a span and returns its number.

@@ -18,7 +18,7 @@ namespace attend::ring {
 /// order in which they were sent. Different channels are independent of each other.
 enum class Channel : std::uint8_t { kAgreement, kKeysValues, kKeyGradients, kHeads };
 
-/// Text that a rank passes to fail() if its caller has interrupted the call.
+/// Reason that a rank passes to fail() if the user has interrupted the rank's call.
 inline constexpr const char* kInterrupted = "interrupted";
 
 /// A message in transit. Its buffer must not be accessed until wait() has returned or the object is destroyed.
@@ -67,9 +67,9 @@ class Transport {
   /// for the error message.
   [[nodiscard]] virtual std::optional<std::string> allowed_instead(Device device) const;
 
-  /// Sends and receives messages in the order of state().stream(). All ranks must make the same exchanges in the same
-  /// order. Each send must match a receive of the peer. An exchange has at most one message from one rank to another.
-  /// Does not wait for the GPU, but may wait for other ranks to reach the exchange.
+  /// Sends and receives messages in stream order, on state().stream(). All ranks must make the same exchanges in the
+  /// same order. For each send, the peer must have a matching receive. In an exchange, a rank sends at most one message
+  /// to each other rank. Does not wait for the GPU, but may wait for other ranks to reach the exchange.
   virtual void exchange(std::span<const DeviceMessage> sends, std::span<const DeviceMessage> receives);
 
   /// Returns this rank's state on the given GPU. The first call creates the state.
@@ -82,12 +82,13 @@ class Transport {
   /// Returns the number of the call that this rank begins now. The first call is number 1.
   [[nodiscard]] std::uint64_t next_call() { return ++num_calls_; }
 
-  /// Reports that this rank gives up a call, for the reason `why`. Must end the waits of the other ranks.
+  /// Reports that this rank gives up a call. `why` is the reason. Implementations must make the waits of the other
+  /// ranks end.
   virtual void fail(const std::string& why) = 0;
 
  protected:
-  /// Destroys the state on the GPU. If messages may be in transit on the state's stream, destructors must call this
-  /// first.
+  /// Destroys the state on the GPU. If a derived class may have messages in transit on the state's stream, its
+  /// destructor must call this function first.
   void drop_state() noexcept { state_.reset(); }
   [[nodiscard]] DeviceState& state() const { return *state_; }
 

@@ -24,8 +24,8 @@ void check(int result, const char* call) {
 /// The count of an MPI call is an int, so a longer message is sent in pieces. MPI keeps the order of the pieces.
 constexpr std::size_t kMaxPieceBytes = std::size_t{1} << 30;
 
-/// The pending MPI requests of one message. It is destroyed before wait() only if an MPI call has failed or a rank has
-/// given up; MPI_Abort then follows.
+/// The pending MPI requests of one message. If the object is destroyed before wait(), an MPI call has failed or a rank
+/// has given up. The process then calls MPI_Abort.
 class PendingRequests : public Pending {
  public:
   /// Calls begin(offset, bytes, request) for each piece of the message. If the pieces take longer than `timeout`,
@@ -50,7 +50,7 @@ class PendingRequests : public Pending {
             "MPI_Testall");
       if (is_done != 0) return;
       if (timeout_.count() > 0 && std::chrono::steady_clock::now() - start > timeout_) give_up_();
-      std::this_thread::yield();  // other ranks may need this core
+      std::this_thread::yield();  // lets another rank use this core
     }
   }
 
@@ -100,8 +100,7 @@ class MpiTransport : public Transport {
   }
 
  private:
-  /// Aborts all ranks. An exception would not help, because the process would then wait for the other rank in
-  /// MPI_Finalize.
+  /// Aborts all ranks. An exception would not end the process, because MPI_Finalize would then wait for the other rank.
   void give_up(int other) {
     fail("it has waited " + std::to_string(timeout_.count()) + " ms for rank " + std::to_string(other));
   }
