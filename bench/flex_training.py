@@ -8,7 +8,7 @@ before it. Its attention is `flex_attention`. The score function adds a learned 
 The block mask is causal within each document. Both runs start with the same weights and see the same batches, in
 bfloat16 by autocast, with AdamW. The two runs alternate. Each run executes several steps at a time, after a warm-up.
 The reported time is the median over the steps. torch's flex_attention has no backward pass on CPUs. On a CPU the first
-run therefore computes full score matrices. This is only useful for a test of this program. With the default number of
+run therefore computes full score matrices. A run on a CPU is only useful to test this program. With the default number of
 stages, torch's backward kernel for a learned bias needs more shared memory than an H200 has. --bwd-stages sets another
 number of stages. The exit status is 1 if the losses of the last steps differ by more than a hundredth, or if attend
 computed nothing.

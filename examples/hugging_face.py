@@ -118,7 +118,7 @@ def check_generation(title, models, ids, mask, count):
 def uncached_logits(model, sequences, mask, count):
     """Returns float64 (batch, count, vocabulary): the model's logits before each of the last `count` tokens."""
     mask = torch.cat([mask, mask.new_ones(mask.shape[0], count)], 1)
-    places = (mask.cumsum(1) - 1).clamp(min=0)  # same positions as in generate(): padding has no position
+    places = (mask.cumsum(1) - 1).clamp(min=0)  # as in generate(), padding does not count
     return model(sequences, attention_mask=mask, position_ids=places).logits[:, -count - 1 : -1]
 
 

@@ -23,7 +23,7 @@ AttentionCase planted_case(DType dtype) {
           .seed = 7};
 }
 
-/// A problem with its expected values. The result of the standard implementation serves as the sound result.
+/// A problem, its expected values, and a result without faults: that of the standard implementation.
 struct SoundResult {
   explicit SoundResult(DType dtype) : in(make_inputs(planted_case(dtype))), standard(run_standard(in)) {
     const Outputs reference = run(as_f64(in), "reference");

@@ -53,7 +53,8 @@ template <class Config>
 }
 
 // Computes a tile of dterms, for a bias that differs between rows. The grid has one block for each tile of kBlockM rows
-// and kBlockN keys of every batch entry and head of dterms. Blocks with neighbouring tiles of keys are neighbours.
+// and kBlockN keys of every batch entry and head of dterms. Blocks that
+// follow each other in the grid have key tiles that follow each other.
 template <class Config>
 __device__ void simt_dterms(const BackwardOptionArgs& args) {
   using Element = DtermsElementOf<Config>;

@@ -116,7 +116,7 @@ struct F32Block {
       if (exponent < -kMostRange || exponent > kMostRange) return true;
       return __uint_as_float(smallest) < __uint_as_float(largest - (kMostSpread << kExponentBits));
     }
-    // Returns log2 of 1 / unit, the factor by which x is multiplied.
+    // Returns n. The numbers of the block are multiplied by 2^n before they are split, so the unit is 2^-n.
     [[nodiscard]] __device__ __forceinline__ int shift() const {
       return largest == 0 ? 0 : kTop + kBias - static_cast<int>(largest >> kExponentBits);
     }

@@ -138,7 +138,7 @@ __device__ __forceinline__ void write_pattern(uint32* words, const uint64* rows)
 // A tile of 64 x 64 pairs of a query row and a key. The argument `rows` of its functions points to the 64 rows of the
 // calling warp's tile in shared memory. Each has one bit per key, which is 0 if the row or the key does not exist.
 struct MaskTile {
-  int head;  // index of the head, counted through all sequences
+  int head;  // batch entry * number of heads + head
   int row, column;
 
   // Returns kNoneSeen if no pair is visible, and kAllSeen if each existing row sees each existing key. Otherwise

@@ -141,8 +141,9 @@ struct Sm90Scores {
     }
   }
 
-  // Decides which entries of the tile dropout keeps. It reads the Philox states of the quads that arrived with k in
-  // this buffer. The decision needs no scores, so it overlaps with the products.
+  // Decides which entries of the tile dropout keeps. A quad is a group of four keys that share one Philox state. The
+  // states of the tile's quads arrived with k in this buffer. The decision needs no scores, so it overlaps with the
+  // products.
   __device__ __forceinline__ void decide(uint32 (&kept)[kKeptWords<kScores>], const Sm90Storage<Config>& smem,
                                          uint32 buffer) const {
     if constexpr (Score<Config>::kDrops) {

@@ -17,7 +17,8 @@ struct PanelPlace {
   int head;
   int batch;
 
-  // Converts a RowPlace (attention/key_source.cuh). Its numbers fit into ints in every tensor that has a map.
+  // Converts a RowPlace (attention/key_source.cuh). Row and batch entry fit into ints, because a tensor map has
+  // 32-bit coordinates.
   template <class Place>
   [[nodiscard]] static __device__ __forceinline__ PanelPlace of(const Place& at, int head, int column = 0) {
     return {column, static_cast<int>(at.row), head, static_cast<int>(at.batch)};

@@ -176,8 +176,8 @@ struct GradientTile {
     return exp2(hn::MulSub(above, hn::Set(kFloats, static_cast<float>(kLog2E)), log2_sum));
   }
 
-  /// Computes p = exp(s - lse) and ds = p (dp - delta) in place. The lanes of `tile` are the rows of q that begin with
-  /// first_lane.
+  /// Computes p = exp(s - lse) and ds = p (dp - delta) in place. Lane 0 of `tile` is row
+  /// first_lane of q, and the other lanes are the rows after it.
   static void probabilities_and_gradients(const ScoreTile& tile, float nats_per_score, const QueryTile& q,
                                           std::int64_t first_lane, float* ds) {
     const Vector nats = hn::Set(kFloats, nats_per_score);

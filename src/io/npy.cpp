@@ -26,7 +26,8 @@ static_assert(core::kDTypes.size() == 9,
 
 constexpr std::string_view kIntegers = "'<i4' (i32), '<i8' (i64)";
 
-constexpr std::string_view kBF16WithoutOrder = "|V2";  // NumPy writes the type code of two opaque bytes in this form
+constexpr std::string_view kBF16WithoutOrder =
+    "|V2";  // NumPy writes no byte order for elements of two bytes of unknown type
 
 /// Returns text from a file as one line, in which unprintable characters are replaced by '?'.
 std::string printable(std::string_view text) {

@@ -190,7 +190,7 @@ core::CustomScore custom_score_of(const expr::ScoreProgram& program, const std::
   return custom;
 }
 
-/// Makes the state of a function. `previous` is null, or a state with the same text.
+/// Makes the parsed program and the captures of a score function. `previous` is null, or a state with the same text.
 std::shared_ptr<const ScoreFunction::State> make_state(std::string text, std::vector<ScoreCapture> captures,
                                                        const ScoreFunction::State* previous) {
   score::check_captures("score", captures);

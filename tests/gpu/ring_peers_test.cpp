@@ -1,5 +1,5 @@
-// Tests rings in which each rank has a GPU. Ranks are threads, threads connected by NCCL, or processes connected by
-// NCCL. NCCL transfers use copy engines or NCCL's kernels.
+// Tests rings in which each rank has a GPU. Ranks are threads of one process, with or without NCCL, or processes with
+// NCCL. NCCL transfers data by copy engines or by NCCL's kernels.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <unistd.h>

@@ -21,7 +21,7 @@ struct PassTimes {
   /// Times of calls on the ring. On a GPU, each sample is an average over consecutive calls.
   std::vector<double> samples;
   std::vector<double> alone;  ///< times of the rank's share without a ring
-  /// Times of a call that computes the same number of pairs without a mask. Empty if `alone` has no mask.
+  /// Times of a call that computes the same number of pairs without a mask. Empty if the problem has no mask.
   std::vector<double> unmasked;
   /// Times of single calls on the ring, on a GPU. The GPU is idle before each call, which affects its clock.
   std::vector<double> single;

@@ -60,7 +60,8 @@ constexpr int kGridColumns = 16;  // number of columns of the thread grid (Threa
 constexpr int kTileAlignment = 1024;  // alignment of swizzled tiles in bytes. It is also the alignment of a storage
                                       // with other data behind the tiles
 
-// Rungs 15, 17 and 18 (AsyncStorage, TmaStorage): tiles, followed by BlockWork or barriers.
+// Bytes of shared memory of rung 15 (AsyncStorage) and of rungs 17 and 18 (TmaStorage): the tiles of q, k and v, then a
+// BlockWork or barriers, which take at most kTileAlignment bytes.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int staged_bytes(int rows, int keys, int stages, int head_dim) {
   return qkv_bytes(rows, keys, stages, head_dim) + kTileAlignment;
 }

@@ -1,4 +1,4 @@
-"""Measures every side on every problem of the `decode` command, and makes tables of the rows."""
+"""Measures attend and its peers on every problem of the `decode` command, and makes tables of the results."""
 
 from __future__ import annotations
 

@@ -73,7 +73,9 @@ def check_score(score: Any) -> None:
 
 
 def check_serving(name: str, tensors: Any, numbers: Any) -> None:
-    """Checks a call of decode, append_decode or append. `tensors` and `numbers` are those of attend._serving."""
+    """Checks a call of decode, append_decode or append. `tensors` and `numbers` hold the
+    arguments in the named tuples of attend._serving.
+    """
     views = _Views()
     of = dict.fromkeys(IN_PLACE, views.in_place) | dict.fromkeys(DENSE, views.dense)
     with contextlib.suppress(_UnknownSizeError):

@@ -173,8 +173,8 @@ class Sm90Backward final : public Family {
     const auto v = variant.as<Sm90BackwardVariant>();
     if (v.tile().is_wide) return {};
     static const std::vector<Tunable> kAll = tunables_of<Sm90BackwardVariant>(kSm90BackwardFields);
-    // owns_heads is the last tunable member. It can be changed only if choose() has set it. The other members are then
-    // not tunable, because the additions to dq have a fixed order.
+    // owns_heads is the last tunable member. It can be changed only if choose() has set it. In this case it is the only
+    // tunable member: the others would change the order of the additions to dq, which is fixed.
     const std::span<const Tunable> all = kAll;
     return v.owns_heads != 0 ? all.last(1) : all.first(all.size() - 1);
   }
