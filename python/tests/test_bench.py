@@ -298,7 +298,7 @@ BAD = {
     "device": (["compare", "--device", "cuda"], "--device: cuda, but torch finds no GPU"),
     "max_seqlen": (["compare", "--max-seqlen", "8"], "--max-seqlen: 8, allowed 32 or more"),
     "kernel": (["roofline", "--kernel", "fa2"], "--kernel: 'fa2' cannot run here"),
-    "seqlens": (["memory", "--seqlens", "128,0"], "0, allowed 1 and more"),
+    "seqlens": (["memory", "--seqlens", "128,0"], "0, allowed 1 or more"),
     "no_file": (["visualize", "nowhere.json"], "nowhere.json"),
     "output": (["compare", "--output", "/proc/x.json"], "--output: /proc/x.json: "),
     "memory_output": (["memory", "--output", "/proc/x.json"], "--output: /proc/x.json: "),

@@ -251,7 +251,7 @@ BAD = {
     "mode": (["--mode", "sideways"], "invalid choice: 'sideways'"),
     "tolerance": (["--tolerance", "0"], "0, allowed finite numbers above 0"),
     "tolerance_nan": (["--tolerance", "nan"], "nan, allowed finite numbers above 0"),
-    "size": (["--seq_len", "0"], "0, allowed 1 and more"),
+    "size": (["--seq_len", "0"], "0, allowed 1 or more"),
     "max_seqlen": (["--max-seqlen", "8"], "--max-seqlen: 8, allowed 40 or more"),
     "plot_from": (["--plot-from", "nowhere.json"], "nowhere.json"),
     "memory": (["--seq_len", "100000000", "--kernel", "cpu"], "(1, 2, 100000000, 16) needs 47.68 GiB of memory, "),

@@ -21,6 +21,11 @@ def line_of(call, kind=attend.Error):
     return str(caught.value)
 
 
+def place_in(function, number):
+    """Returns "file:line" of the line `number` lines below the function's first line."""
+    return f"test_flex_refusals.py:{function.__code__.co_firstlineno + number}"
+
+
 def if_of_positions(score, b, h, q_idx, kv_idx):
     if q_idx > kv_idx:
         return score
@@ -46,13 +51,13 @@ VALUE = "the value of a tensor that depends on the score or a position"
 @pytest.mark.parametrize(
     ("mod", "message"),
     [
-        (if_of_positions, f"score_mod: test_flex_refusals.py:23: {VALUE}"),
+        (if_of_positions, f"score_mod: {place_in(if_of_positions, 1)}: {VALUE}"),
         (lambda s, b, h, q, k: s * int(q), VALUE),
         (lambda s, b, h, q, k: s * q.item(), VALUE),
         (lambda s, b, h, q, k: s * q.tolist(), VALUE),
         (lambda s, b, h, q, k: max(s, q), VALUE),
         (lambda s, b, h, q, k: s + sum(1 for _ in range(q)), VALUE),
-        (changes_the_score, "test_flex_refusals.py:29: aten.add_.Tensor: it changes a tensor in place"),
+        (changes_the_score, f"{place_in(changes_the_score, 1)}: aten.add_.Tensor: it changes a tensor in place"),
         (changes_a_capture, "aten.add_.Tensor: it changes a tensor in place"),
         (lambda s, b, h, q, k: s + torch.rand(()), "aten.rand.default: random numbers"),
         (lambda s, b, h, q, k: s + torch.rand_like(s), "aten.rand_like.default: random numbers"),

@@ -100,7 +100,7 @@ FAILURES = {
     "==ERROR== Failed to prepare kernel": "Failed to prepare kernel",
     "==WARNING== No kernels were profiled.": "--kernel-regex",
     "Segmentation fault": "Segmentation fault",
-    "": "said: nothing",
+    "": "Its last line: nothing",
 }
 
 

@@ -192,13 +192,20 @@ def test_the_pages_are_made_of_the_results(script, monkeypatch, tmp_path):
     for grid, some in (
         ("paper", rows),
         ("masks", [row(mask="window")]),
-        ("decode", [row(what="decode", Hkv=2, gbps={"attend": 4000.0, "fa3": 3000.0})]),
+        ("decode", [row(what="decode", Hkv=2, gbps={"attend": 400.0, "fa3": 300.0})]),
     ):
         (tmp_path / f"vs_peers_{grid}_bf16.json").write_text(json.dumps(data(some)))
     monkeypatch.setattr(tables, "RESULTS", tmp_path)
+    cache = {"rows": 1, "B": 4, "H": 8, "Hkv": 2, "S": tables.KEYS_OF_LARGE // 4, "D": 64}
+    cache["gbps"] = {"attend": {"cold": 4000.0, "warm": 4500.0}, "fa3": {"cold": 3000.0, "warm": 5000.0}}
+    small = cache | {"S": cache["S"] - 1, "D": 32}
+    draft = cache | {"rows": 4, "D": 96}
+    (tmp_path / "decode.json").write_text(json.dumps({"date": "2026-01-02", "rows": [cache, small, draft]}))
+    monkeypatch.setattr(tables, "DECODE", tmp_path / "decode.json")
     readme, page = tables.summary(), tables.vs_peers()
     assert "| backward | 64 | causal | 600 (480) | - | 600 (480) | - | 1.25x | 1.25x |" in readme
-    assert "| window | 600 (480) | - |" in readme and "(4, 8:2, 512, 64) 4000 (3000)" in readme
+    assert "| window | 600 (480) | - |" in readme and "(4, 8:2, 16384, 64) 4000 (3000)." in readme
+    assert readme.count("(3000)") == 1  # neither the small cache nor several rows
     (alone,) = tables.float32()
     assert "`fa2` reaches " in alone
     problem = {"B": 8, "H": 16, "D": 64, "mode": "forward", "ms": 2.0, "tflops": 40.0, "torch_tflops": 30.0}
