@@ -58,7 +58,7 @@ TEST(ReadStruct, ANewerCallersFieldsMayBeZeroOnly) {
   EXPECT_EQ(
       refusal_of(&given.known),
       "2 call.struct_size: 32 with byte 31 not 0, allowed 0 beyond the 24 bytes that attend " ATTEND_VERSION_STRING
-      " knows");
+      " defines");
 }
 
 TEST(ReadStruct, OtherSizesAreRefused) {

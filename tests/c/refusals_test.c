@@ -91,7 +91,7 @@ static void test_struct_sizes(void) {
   larger.newer[1] = 1 << 8;
   FORWARD_REFUSED(ATTEND_UNSUPPORTED,
                   "params.struct_size: 160 with byte 157 not 0, allowed 0 beyond the 152 bytes that "
-                  "attend " ATTEND_VERSION_STRING " knows");
+                  "attend " ATTEND_VERSION_STRING " defines");
   larger.newer[1] = 0;
   forward.params = &larger.params;
   CHECK_OK(attend_forward(&forward, &test_error));
