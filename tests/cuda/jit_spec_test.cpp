@@ -104,31 +104,6 @@ TEST_F(Spec, IncludesAreFoundFromTheIncludingFileAndTakenOnce) {
   EXPECT_EQ(files[2].text, "#pragma once\n  #  include \"common/a.cuh\" // round\nlast line");
 }
 
-TEST(Digest, CommentsDoNotCountAndCodeDoes) {
-  const auto digest = [](const std::string& text) {
-    const cuda::NamedSource file = {.name = "a.cuh", .text = text};
-    return cuda::digest_of_code({&file, 1});
-  };
-  const std::string code = "int x = 1'000;\nconst char* s = \"a // b\";  char c = '\\'';\n";
-  const std::string before = digest(code);
-  EXPECT_EQ(digest("// why\n" + code), before);
-  EXPECT_EQ(digest("int x /* wide */ = 1'000; // it's\n\n  const char* s = \"a // b\"; char c = '\\''; // \"\n"),
-            before);
-  EXPECT_NE(digest("int x = 2'000;\nconst char* s = \"a // b\";  char c = '\\'';\n"), before);
-  EXPECT_NE(digest("int x = 1'000;\nconst char* s = \"a // c\";  char c = '\\'';\n"), before);
-  EXPECT_NE(digest("int x = 1'000;\nconst char* s = \"a  // b\";  char c = '\\'';\n"), before);
-  EXPECT_NE(digest("int x = - -1;"), digest("int x = --1;"));
-  EXPECT_NE(digest("int x; // y\nint z;"), digest("int x; // y int z;"));
-  EXPECT_EQ(digest("int x; /* not closed"), digest("int x; "));
-  EXPECT_EQ(digest("int x;  // at the end"), digest("int x;\n\n"));
-  EXPECT_EQ(digest("// above\nint x;\nint y;"), digest("int x; // behind\n  int y;"));
-  EXPECT_NE(digest("#define A\nint x;"), digest("#define A int x;"));
-  EXPECT_NE(digest("f(u8'a', 'b');  // c"), digest("f(u8'a', 'b c');"));
-  EXPECT_EQ(digest("f(u8'a', 'b');  // c"), digest("f(u8'a', 'b');"));
-  EXPECT_EQ(digest(""), digest(" // nothing\n"));
-  EXPECT_NE(digest("\"not closed \\"), digest("\"not closed"));
-}
-
 TEST_F(Spec, RefusalsSayWhat) {
   const std::string good = read_file(kernels_ / "tiny.cuh");
   write_file(kernels_ / "tiny.cuh", "#include \"gone.cuh\"\n");

@@ -3,12 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cctype>
 #include <fstream>
 #include <iterator>
 #include <optional>
 
 #include "attend/error.hpp"
+#include "core/source_digests.hpp"
 #include "cuda/jit/hash.hpp"
 
 namespace attend::cuda {
@@ -63,56 +63,6 @@ std::optional<std::string_view> quoted_include(std::string_view line) {
   return line.substr(0, end);
 }
 
-/// Moves a string or character literal, including its quotes, from the start of `text` to the end of `out`.
-void move_literal(std::string_view& text, std::string& out) {
-  std::size_t length = 1;
-  while (length < text.size() && text[length] != text.front()) length += text[length] == '\\' ? 2 : 1;
-  length = std::min(length + 1, text.size());
-  out += text.substr(0, length);
-  text.remove_prefix(length);
-}
-
-/// Returns whether `code` ends inside a number, where a single quote separates digits.
-bool ends_in_number(std::string_view code) {
-  const auto belongs_to_word = [](char c) {
-    return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '\'' || c == '.';
-  };
-  std::size_t begin = code.size();
-  while (begin > 0 && belongs_to_word(code[begin - 1])) --begin;
-  return begin < code.size() && std::isdigit(static_cast<unsigned char>(code[begin])) != 0;
-}
-
-/// Returns `text` without comments. Outside literals each run of white space becomes one character: a line break if the
-/// run contains one, because line breaks end preprocessor lines, otherwise a blank. The result has no white space at
-/// its ends.
-std::string code_of(std::string_view text) {
-  std::string out;
-  const auto add_blank = [&out](char blank) {
-    if (out.empty() || out.back() == '\n') return;
-    if (out.back() == ' ') out.pop_back();
-    out += blank;
-  };
-  while (!text.empty()) {
-    const char c = text.front();
-    if (text.starts_with("//")) {
-      text.remove_prefix(std::min(text.find('\n'), text.size()));
-    } else if (text.starts_with("/*")) {
-      text.remove_prefix(std::min(text.find("*/", 2), text.size() - 2) + 2);
-      add_blank(' ');
-    } else if (std::isspace(static_cast<unsigned char>(c)) != 0) {
-      text.remove_prefix(1);
-      add_blank(c == '\n' ? '\n' : ' ');
-    } else if (c == '"' || (c == '\'' && !ends_in_number(out))) {
-      move_literal(text, out);
-    } else {
-      out += c;
-      text.remove_prefix(1);
-    }
-  }
-  while (!out.empty() && (out.back() == ' ' || out.back() == '\n')) out.pop_back();
-  return out;
-}
-
 class Collector {
  public:
   explicit Collector(const fs::path& kernel_dir) : kernel_dir_(kernel_dir) {}
@@ -164,21 +114,14 @@ class Collector {
 
 }  // namespace
 
-std::string digest_of_code(std::span<const NamedSource> files) {
+std::string kernel_digest() {
   Hasher hasher;
-  for (const NamedSource& file : files) {
-    hasher.add(file.name);
-    hasher.add(code_of(file.text));
+  for (const core::SourceDigest& source : core::source_digests()) {
+    if (!source.part.starts_with("kernels/")) continue;
+    hasher.add(source.part);
+    hasher.add(source.digest);
   }
   return hex(hasher.digest());
-}
-
-std::string kernel_digest() {
-  std::vector<NamedSource> files;
-  for (const EmbeddedSource& source : embedded_sources()) {
-    files.push_back({std::string(source.path), original(source.text)});
-  }
-  return digest_of_code(files);
 }
 
 std::vector<NamedSource> collect_sources(const std::string& path, const fs::path& kernel_dir) {

@@ -24,12 +24,8 @@ struct EmbeddedSource {
 /// Returns the words that single bytes represent in the compressed texts. Byte 1 represents the first word.
 [[nodiscard]] std::span<const std::string_view> embedded_words() noexcept;
 
-/// Returns a digest of the files' names and code, as 32 hexadecimal digits. The text of comments and the amount of
-/// white space do not affect the digest.
-[[nodiscard]] std::string digest_of_code(std::span<const NamedSource> files);
-
-/// Returns digest_of_code() for all embedded files. If two builds have the same digest, their kernels have the same
-/// code.
+/// Returns 32 hexadecimal digits of the code of all kernels (core/source_digests.hpp). If two builds have the same
+/// digest, their kernels differ at most in comments and white space.
 [[nodiscard]] std::string kernel_digest();
 
 /// Returns the file `path` and all files that it includes with quotes, directly or indirectly. `path` is the first
