@@ -6,9 +6,10 @@
 // Bounds   |x - unit (high + low)| <= max(2^-23 |x|, 2^-40 max |x|), where the second maximum is taken over the block.
 //          `high` has 11 bits. `low` adds 11 bits and a sign. 2^-25 is half of the smallest float16 number.
 // Wide     In two cases two pieces are not enough. In the first case, the largest |x| of a block is not finite or not
-//          between 2^-48 and 2^49. In the second case, the largest |x| of some row is not 0, but below 2^-16 of the
-//          largest |x| of its block. Scores of that row, or outputs of rows that see only such keys, would then have
-//          fewer than 24 bits. The kernel marks these heads as wide, and sm90_f32_wide.cuh computes them.
+//          between 2^-48 and 2^49. In the second case, the largest |x| of some row or column is not 0, but below 2^-16
+//          of the largest |x| of its block. Some results would then have fewer than 24 bits: scores of that row,
+//          outputs of rows that see only such keys, outputs of that column, or scores to which a tiny column of q and a
+//          huge column of k contribute. The kernel marks these heads as wide, and sm90_f32_wide.cuh computes them.
 // Called   by the backend 'sm90_f32_forward', before its main kernel.
 // Source   Ootomo and Yokota, Recovering single precision accuracy from Tensor Cores (2022)
 #pragma once
@@ -48,9 +49,10 @@ struct F32Block {
   static constexpr int kWarps = kF32SplitThreads / kWarpThreads;
   static constexpr uint32 kMagnitude = 0x7fffffff;
   static constexpr int kExponentBits = 23, kBias = 127;
-  static constexpr int kTop = 14;         // floor(log2) of the largest high piece
-  static constexpr int kMostRange = 48;   // limit of |floor(log2 x)| for the largest x
-  static constexpr int kMostSpread = 16;  // limit of log2 of the ratio of two row maxima
+  static constexpr int kTop = 14;        // floor(log2) of the largest high piece
+  static constexpr int kMostRange = 48;  // limit of |floor(log2 x)| for the largest x
+  static constexpr int kMostSpread =
+      16;  // limit of log2 of the ratio of the block's maximum to that of a row or column
   static_assert(kRows % kRowsAtOnce == 0);
   float value[kSteps][kVectors][kVector];
 
@@ -100,8 +102,28 @@ struct F32Block {
     return largest;
   }
 
-  // Bits of the largest magnitude in the block, and of the smallest row maximum. Rows of zeros do not count for the
-  // latter.
+  // Writes the bits of the largest magnitude of each column, over the rows of this warp.
+  __device__ __forceinline__ void store_column_largest(uint32 (&to)[kVectors * kLanes * kVector]) const {
+#pragma unroll
+    for (int n = 0; n < kVectors; ++n) {
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) {
+        uint32 largest = 0;
+#pragma unroll
+        for (int step = 0; step < kSteps; ++step) {
+          largest = max(largest, __float_as_uint(value[step][n][i]) & kMagnitude);
+        }
+#pragma unroll
+        for (int distance = kLanes; distance < kWarpThreads; distance *= 2) {
+          largest = max(largest, __shfl_xor_sync(kAllLanes, largest, distance));
+        }
+        if (threadIdx.x % kWarpThreads < kLanes) to[column(n) + i] = largest;
+      }
+    }
+  }
+
+  // Bits of the largest magnitude in the block, and of the smallest maximum of a row or column. Rows and columns of
+  // zeros do not count for the latter.
   struct Extent {
     uint32 largest;
     uint32 smallest;
@@ -123,11 +145,13 @@ struct F32Block {
   };
   [[nodiscard]] __device__ __forceinline__ Extent extent() const {
     __shared__ Extent of_warp[kWarps];
+    __shared__ uint32 of_columns[kWarps][kVectors * kLanes * kVector];
+    store_column_largest(of_columns[threadIdx.x / kWarpThreads]);
     Extent mine = {0, kMagnitude};
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
       const uint32 largest = row_largest(step);
-      mine.add({largest, largest == 0 ? kMagnitude : largest});
+      mine.add({largest, smallest_of(largest)});
     }
 #pragma unroll
     for (int distance = kLanes; distance < kWarpThreads; distance *= 2) {
@@ -138,7 +162,32 @@ struct F32Block {
     __syncthreads();  // the values of all warps are written, so any thread may read them
 #pragma unroll
     for (int warp = 0; warp < kWarps; ++warp) mine.add(of_warp[warp]);
+    mine.smallest = min(mine.smallest, smallest_column(of_columns));
     return mine;
+  }
+
+  // Returns the bits of a maximum for the search of the smallest. A row or column of zeros is never the smallest.
+  [[nodiscard]] static __device__ __forceinline__ uint32 smallest_of(uint32 largest) {
+    return largest == 0 ? kMagnitude : largest;
+  }
+  // Returns the bits of the smallest column maximum of the block.
+  template <int kPadded>
+  [[nodiscard]] static __device__ __forceinline__ uint32 smallest_column(const uint32 (&of_warps)[kWarps][kPadded]) {
+    uint32 smallest = kMagnitude;
+#pragma unroll
+    for (int at = 0; at < kPadded; at += kWarpThreads) {
+      uint32 largest = 0;
+#pragma unroll
+      for (int warp = 0; warp < kWarps; ++warp) {
+        largest = max(largest, of_warps[warp][at + threadIdx.x % kWarpThreads]);
+      }
+      smallest = min(smallest, smallest_of(largest));
+    }
+#pragma unroll
+    for (int distance = kWarpThreads / 2; distance > 0; distance /= 2) {
+      smallest = min(smallest, __shfl_xor_sync(kAllLanes, smallest, distance));
+    }
+    return smallest;
   }
 
   // Returns 2^exponent. The result must be a normal number.

@@ -28,8 +28,10 @@ TEST(Choose, TakesTheNamesOfOtherProjects) {
 TEST(Auto, TakesTheFamilyThatExpectsToBeDoneFirst) {
   const Sizes large = {.seqlen_q = 8192, .seqlen_k = 8192, .head_dim = 128, .head_dim_v = 128};
   EXPECT_STREQ(automatic(MadeUp(DType::kBF16, large)), "sm90_forward");
-  EXPECT_STREQ(automatic(MadeUp(DType::kF32, large)), "fa2");
-  EXPECT_STREQ(automatic(MadeUp(DType::kF32, large, {.softcap = 5})), "simt");
+  EXPECT_STREQ(automatic(MadeUp(DType::kF32, large)), "sm90_f32_forward");
+  EXPECT_STREQ(automatic(MadeUp(DType::kF32, large, {.softcap = 5})), "sm90_f32_forward");
+  EXPECT_STREQ(automatic(MadeUp(DType::kF32, {.seqlen_q = 64, .seqlen_k = 64, .head_dim = 64, .head_dim_v = 64})),
+               "fa2");
   EXPECT_STREQ(automatic(MadeUp(DType::kF32, large, {.dropout_p = 0.1})), "simt");
   EXPECT_STREQ(automatic(MadeUp(DType::kBF16, large, {.softcap = 5})), "sm90_forward");
   EXPECT_STREQ(automatic(MadeUp(DType::kBF16, large, {.softcap = 5}, false, 0, 2)), "sm80_forward");
@@ -78,7 +80,7 @@ TEST(Auto, FindsABackendForEveryBlockMask) {
     const auto made = [&](DType dtype, std::int64_t head_dim, const Params& params) {
       return MadeUp(dtype, {.head_dim = head_dim, .head_dim_v = head_dim}, params, backward);
     };
-    EXPECT_STREQ(automatic(made(DType::kF32, 64, masked)), "simt");
+    EXPECT_STREQ(automatic(made(DType::kF32, 64, masked)), backward ? "simt" : "sm90_f32_forward");
     EXPECT_STREQ(automatic(made(DType::kBF16, 64, masked)), backward ? "sm90_backward" : "sm90_forward");
     EXPECT_STREQ(automatic(made(DType::kBF16, 33, masked)), backward ? "sm80_backward" : "sm80_forward");
     EXPECT_STREQ(automatic(made(DType::kF16, 500, masked)), backward ? "simt" : "sm80_forward");

@@ -253,6 +253,41 @@ TEST_F(Sm90F32, NumbersOfEverySizeStayInBudget) {
   }
 }
 
+/// Columns have different magnitudes. Those of k are the reciprocals of those of q, so each column contributes the same
+/// to the scores.
+TEST_F(Sm90F32, ColumnsOfReciprocalSizesStayInBudget) {
+  for (const double spread : {2.0, 12.0, 30.0, 48.0}) {
+    for (const std::int64_t head_dim : {64, 128}) {
+      const Inputs in = make_inputs(plain(DType::kF32, 2, 1, 150, 200, head_dim, false));
+      for (const auto& [tensor, sign] : {std::pair{&in.q, 1}, {&in.k, -1}}) {
+        tensor->generate([&](auto b, auto h, auto row, auto col) {
+          return tensor->at(b, h, row, col) * std::exp2(sign * std::floor(spread * (double(col * 7 % 31) / 30 - 0.5)));
+        });
+      }
+      check_backend(kCompute, in);
+    }
+  }
+}
+
+/// Each column of o has its own magnitude, and its error must be small compared with that.
+TEST_F(Sm90F32, ColumnsOfOAreExactBesideAHugeOne) {
+  for (const double size : {0x1p10, 0x1p20, 0x1p40}) {
+    const Inputs in = make_inputs(plain(DType::kF32, 2, 1, 150, 200, 64, true));
+    in.v.generate(
+        [&](auto b, auto h, auto row, auto col) { return in.v.at(b, h, row, col) * (col == 33 ? size : 1.0); });
+    const Outputs out = make_outputs(in), want = make_outputs(in);
+    run_forward(in, out, kCompute);
+    run_forward(in, want, "reference");
+    const std::vector<double> got = out.o.values(), truth = want.o.values();
+    double largest = 0;
+    for (std::size_t at = 0; at < got.size(); ++at) {
+      if (at % 64 != 33) largest = std::max(largest, std::abs(got[at] - truth[at]));
+    }
+    std::printf("one column %g times as large: error of the others %.3g\n", size, largest);
+    EXPECT_LE(largest, 4e-6) << size;
+  }
+}
+
 /// All numbers of a tensor have one magnitude, which ranges from far below to far above 1.
 TEST_F(Sm90F32, TensorsOfEverySizeStayInBudget) {
   for (const double size : {1e-30, 1e-16, 1e-3, 1e3, 1e12, 1e30}) {

@@ -98,9 +98,6 @@ class Sm90F32Forward final : public Family {
  public:
   Sm90F32Forward() : Family("sm90_f32_forward", "float32 on Hopper's tensor cores, by products of float16 pieces") {
     has_backward = false;
-    // "auto" does not choose this family for two reasons. The latest version has not run on a GPU, and the kernels do
-    // not handle columns of very different magnitude yet.
-    in_auto = false;
     takes = (option::kAll & ~(option::kDropout | option::kPhiloxState)) | option::kCustomScore | option::kBlockMask;
     dtypes.bits = core::dtype_bit(DType::kF32);
   }
