@@ -217,7 +217,7 @@ ATTEND_HOST_DEVICE constexpr void sm90_backward_set_dq_smem(Sm90BackwardTile& t,
   t.depth_v = head_dim_v <= 64 ? 64 : 128;
   t.is_persistent = true;
   t.block_n = kBackwardPersistentRegisters.computing * kBackwardKeysOfWarpgroup;
-  t.stages = 2;
+  t.stages = t.columns() == 2 * kBackwardPanelColumns ? 4 : 2;
   t.ds_buffers = 4;
   t.staging_buffers = 2;
   t.set_registers(kBackwardPersistentRegisters);
@@ -252,17 +252,19 @@ ATTEND_HOST_DEVICE constexpr void sm90_backward_set_dq_smem(Sm90BackwardTile& t,
 }
 
 // Returns the tile sizes of a problem. dterms_blocks is the number of sequences that share entries of the bias
-// gradient, 1 if none are shared, or 0 if that gradient is not requested. If owns_heads is set, a thread block
-// processes all key blocks of a head (sm90_backward_own_rows.cuh), which only the persistent form supports.
+// gradient, 1 if none are shared, or 0 if that gradient is not requested. is_persistent selects the persistent form
+// also for head dimensions up to 64.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr Sm90BackwardTile sm90_backward_tile(int head_dim, int head_dim_v,
                                                                                const ScoreModTraits& score,
                                                                                int dterms_blocks,
-                                                                               bool owns_heads = false) {
+                                                                               bool is_persistent = false) {
   if (head_dim > 128 || head_dim_v > 128 || score.adds_from_memory ||
       (score.transforms && !sm90_backward_keeps_slopes(score))) {
     return sm90_backward_wide_tile(head_dim, head_dim_v, score, dterms_blocks);
   }
-  if (head_dim > 64 || head_dim_v > 64 || owns_heads) return sm90_backward_persistent_tile(head_dim, head_dim_v);
+  if (head_dim > 64 || head_dim_v > 64 || is_persistent) {
+    return sm90_backward_persistent_tile(head_dim, head_dim_v);
+  }
   return sm90_backward_narrow_tile();
 }
 

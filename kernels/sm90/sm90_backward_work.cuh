@@ -32,7 +32,7 @@ namespace attend {
 template <class Config>
 constexpr Sm90BackwardTile kBackwardTile = sm90_backward_tile(Config::kHeadDim, Config::kHeadDimV,
                                                               Score<Config>::kTileTraits, Config::kDtermsBlocks,
-                                                              Config::kOwnsHeads);
+                                                              Config::kOwnsHeads || Config::kIsPersistent);
 
 // Whether the row statistics hold lse instead of lse_log2. The kernels then sum rows with a coarse lse again
 // (lse_rounding.cuh).

@@ -1,4 +1,5 @@
-// Tests when each block of the backward pass computes complete heads. Uses the description of a Hopper GPU.
+// Tests when a block of the backward pass computes complete heads, and when blocks of up to 64 columns are persistent.
+// Uses the description of a Hopper GPU.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -80,6 +81,41 @@ TEST(OwnHeads, TakeNoKernelBehindAndMemoryForOneHeadABlock) {
   const auto bytes = static_cast<std::int64_t>(family.workspace(made.problem, choice).regions().front().bytes);
   EXPECT_GT(bytes, sums);
   EXPECT_LT(bytes, std::int64_t{32} * 32 * 512 * 64 * 4) << "of all heads";
+}
+
+bool is_persistent(const Sizes& sizes, const Params& params = {}) {
+  const MadeUp made(DType::kBF16, sizes, params, true);
+  const cuda::Family& family = *cuda::find_family("sm90_backward");
+  return family.choose(made.problem, hopper()).variant.as<cuda::Sm90BackwardVariant>().is_persistent != 0;
+}
+
+TEST(PersistentBlocks, DivideTheWorkOfFewHeads) {
+  const Params causal = {.causal = true};
+  EXPECT_TRUE(is_persistent(square(1, 1, 32768, 64)));
+  EXPECT_TRUE(is_persistent(square(1, 1, 32768, 64), causal));
+  EXPECT_TRUE(is_persistent(square(2, 4, 4096, 64)));
+  EXPECT_TRUE(is_persistent(square(1, 8, 2048, 40), causal));
+}
+
+TEST(PersistentBlocks, AreNotUsedIfLargerOnesKeepAllMultiprocessorsBusy) {
+  const Params causal = {.causal = true};
+  EXPECT_FALSE(is_persistent(square(1, 12, 8192, 64)));
+  EXPECT_FALSE(is_persistent(square(8, 32, 2048, 64)));
+  EXPECT_FALSE(is_persistent(square(8, 32, 2048, 64), causal));
+  EXPECT_FALSE(is_persistent({4, 16, 16, 256, 8192, 64, 64}));
+  for (const std::int64_t seqlen_k : {150, 180, 190, 192, 384}) {
+    for (const Params& params : {Params{}, causal, Params{.window_left = 60, .window_right = 10}}) {
+      EXPECT_FALSE(is_persistent({12, 44, 22, 130, seqlen_k, 64, 64}, params)) << seqlen_k;
+    }
+  }
+}
+
+TEST(PersistentBlocks, ExcludeWhatHasNotBeenMeasured) {
+  const Tensor given = {.dtype = DType::kF32};
+  EXPECT_TRUE(is_persistent(square(1, 1, 4096, 64), {.causal = true, .alibi_slopes = given}));
+  EXPECT_FALSE(is_persistent(square(1, 1, 4096, 64), {.causal = true, .alibi_slopes = given, .dropout_p = 0.1}));
+  EXPECT_FALSE(is_persistent(square(1, 1, 4096, 64), {.deterministic = true}));
+  EXPECT_FALSE(is_persistent(square(1, 1, 4096, 128))) << "they are persistent anyway";
 }
 
 }  // namespace

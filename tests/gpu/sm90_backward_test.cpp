@@ -294,6 +294,42 @@ std::vector<AttentionCase> own_head_cases() {
 
 INSTANTIATE_TEST_SUITE_P(OwnHeads, Sm90Backward, testing::ValuesIn(own_head_cases()), kIndexName);
 
+/// Returns cases with two KV heads per multiprocessor of an H200. Their blocks of up to 64 columns are not persistent.
+/// With few heads they are (tests/cuda/own_heads_test.cpp), so the other suites rarely test these blocks.
+std::vector<AttentionCase> narrow_cases() {
+  std::vector<AttentionCase> cases;
+  const auto add = [&](std::int64_t q, std::int64_t k, std::int64_t head_dim, bool causal) -> AttentionCase& {
+    AttentionCase c = plain(44, 22, q, head_dim, causal);
+    c.batch = 12;
+    c.dtype = cases.size() % 2 == 0 ? DType::kBF16 : DType::kF16;
+    c.seqlen_k = k;
+    c.dlse = cases.size() % 3 == 1;
+    c.layout = cases.size() % 4 < 2 ? CaseLayout::kBSHD : CaseLayout::kBHSD;
+    c.seed = 1100 + cases.size();
+    return cases.emplace_back(c);
+  };
+  for (const bool causal : {false, true}) {
+    add(130, 190, 64, causal);
+    add(65, 384, 40, causal);
+    add(1, 150, 64, causal).head_dim_v = 24;
+    add(150, 180, 64, causal).alibi = true;
+    add(129, 192, 64, causal).dropout_p = 0.2;
+    AttentionCase& both = add(70, 191, 64, causal);
+    both.alibi = true;
+    both.dropout_p = 0.3;
+    add(130, 190, 64, causal).softcap = 1.5;
+    add(130, 190, 56, causal).sinks = true;
+  }
+  for (const std::int64_t head_dim : {64, 32}) {
+    AttentionCase& windowed = add(200, 190, head_dim, false);
+    windowed.window_left = 60;
+    windowed.window_right = 10;
+  }
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(Narrow, Sm90Backward, testing::ValuesIn(narrow_cases()), kIndexName);
+
 /// Returns one small case for each kernel variant. The sanitizers run these.
 std::vector<AttentionCase> slice_cases() {
   std::vector<AttentionCase> cases = {plain(2, 1, 200, 128, true), plain(2, 2, 200, 64, false),

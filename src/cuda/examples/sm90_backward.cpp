@@ -19,6 +19,7 @@ struct Case {
   std::int32_t options = 0;  ///< if a bias is active, it has the dtype of q
   bool is_deterministic = false;
   bool adds_up = false;
+  bool is_persistent = false;
   bool owns_heads = false;
   int dbias_blocks = 0;
   bool sole_key = false;
@@ -56,6 +57,16 @@ constexpr Case kOwnHeads[] = {
     {.head_dim = 80, .element = kBF16, .mask = kCausal, .options = kDropout, .owns_heads = true},
     {.head_dim = {96, 64}, .element = kF16, .mask = kCausal, .options = kAlibi, .owns_heads = true},
     {.element = kBF16, .options = kTransform, .owns_heads = true},
+};
+constexpr Case kPersistentAt64[] = {
+    {.element = kBF16, .is_persistent = true},
+    {.element = kF16, .mask = kCausal, .is_persistent = true},
+    {.element = kBF16, .mask = kWindow, .is_persistent = true},
+    {.element = kBF16, .mask = kCausal, .options = kDropout, .is_persistent = true},
+    {.element = kF16, .mask = kCausal, .options = kAlibi, .is_persistent = true},
+    {.element = kBF16, .options = kTransform, .is_persistent = true},
+    {.element = kBF16, .options = kDropout, .is_persistent = true},
+    {.element = kF16, .mask = kCausal, .owns_heads = true},
 };
 constexpr Case kAlibiAlone[] = {
     {.element = kBF16, .mask = kCausal, .options = kAlibi},
@@ -155,15 +166,16 @@ constexpr HeadDims kOfCase[] = {0}, k64[] = {64}, k128[] = {128}, k64And128[] = 
 constexpr HeadDims kWithDbias[] = {64, 128, 192}, kNarrowAndWide[] = {64, 200};
 
 constexpr Group kGroups[] = {
-    {.head_dims = k64And128, .cases = kEveryMask},      {.head_dims = kOfCase, .cases = kTwoBuffersOfDq},
-    {.head_dims = k64, .cases = kAlibiAlone},           {.head_dims = k128, .cases = kOwnHeads},
-    {.head_dims = k64, .cases = kDropoutAt64},          {.head_dims = k64, .cases = kSeedInMemory},
-    {.head_dims = k128, .cases = kAlibiAlone},          {.head_dims = k128, .cases = kDropoutAt128},
-    {.head_dims = k128, .cases = kSeedInMemory},        {.head_dims = kOfCase, .cases = kOthersTo128},
-    {.head_dims = k64And128, .cases = kParts},          {.head_dims = k192And256, .cases = kWide},
-    {.head_dims = kOfCase, .cases = kTransformAndBias}, {.head_dims = kWithDbias, .cases = kDbias},
-    {.head_dims = kOfCase, .cases = kOthersBeyond128},  {.head_dims = kNarrowAndWide, .cases = kSoleKeys},
-    {.head_dims = k64And128, .cases = kMasks},          {.head_dims = k192, .cases = kWideMasks},
+    {.head_dims = k64And128, .cases = kEveryMask},     {.head_dims = kOfCase, .cases = kTwoBuffersOfDq},
+    {.head_dims = k64, .cases = kAlibiAlone},          {.head_dims = k128, .cases = kOwnHeads},
+    {.head_dims = k64, .cases = kPersistentAt64},      {.head_dims = k64, .cases = kDropoutAt64},
+    {.head_dims = k64, .cases = kSeedInMemory},        {.head_dims = k128, .cases = kAlibiAlone},
+    {.head_dims = k128, .cases = kDropoutAt128},       {.head_dims = k128, .cases = kSeedInMemory},
+    {.head_dims = kOfCase, .cases = kOthersTo128},     {.head_dims = k64And128, .cases = kParts},
+    {.head_dims = k192And256, .cases = kWide},         {.head_dims = kOfCase, .cases = kTransformAndBias},
+    {.head_dims = kWithDbias, .cases = kDbias},        {.head_dims = kOfCase, .cases = kOthersBeyond128},
+    {.head_dims = kNarrowAndWide, .cases = kSoleKeys}, {.head_dims = k64And128, .cases = kMasks},
+    {.head_dims = k192, .cases = kWideMasks},
 };
 
 Sm90BackwardVariant variant_of(const Case& c, HeadDims of_group) {
@@ -179,6 +191,7 @@ Sm90BackwardVariant variant_of(const Case& c, HeadDims of_group) {
   v.see_mask_as_blocks();
   v.is_deterministic = c.is_deterministic;
   v.adds_up = c.adds_up;
+  v.is_persistent = c.is_persistent;
   v.owns_heads = c.owns_heads;
   v.dbias_blocks = c.dbias_blocks;
   return v;

@@ -73,6 +73,8 @@ class Sm90Backward final : public Family {
     Sm90BackwardVariant v = {sm90_backward_facts(p, false)};
     v.aligned = 1;  // lack_of_its_own() refuses unaligned tensors
     v.owns_heads = sm90_backward_owns_heads(p, device);
+    v.adds_up = pays_to_add_up(p, device);
+    v.is_persistent = v.adds_up == 0 && v.owns_heads == 0 && sm90_backward_prefers_persistent(p, device);
     // Kernels with wide tiles are always deterministic, because one kernel computes dk and dv, and another kernel
     // computes dq. Kernels whose blocks own heads are always deterministic too.
     v.is_deterministic = p.deterministic && !v.tile().is_wide && v.owns_heads == 0;
@@ -84,7 +86,6 @@ class Sm90Backward final : public Family {
         v.tile().block_n == 192) {
       v.mask = MaskKind::kWindow;
     }
-    v.adds_up = pays_to_add_up(p, device);
     v.dbias_blocks = sm90_backward_dbias_blocks(p);
     if (p.dbias) v.dbias = element_of(p.dbias->dtype);
     Choice choice = {.variant = v, .why = why(v)};
@@ -148,6 +149,7 @@ class Sm90Backward final : public Family {
     before.adds_up = 0;
     after.options &= option::kVarlen | option::kAddsToOutputs;
     after.adds_up = after.is_deterministic = 0;
+    before.is_persistent = after.is_persistent = 0;
     after_keys.options &= option::kDropout | option::kAddsToOutputs;
     std::vector<KernelSpec> specs;
     if (v.lists_from_mask != 0) v.mask_lists().add_specs(arch, specs);
@@ -174,9 +176,11 @@ class Sm90Backward final : public Family {
     if (v.tile().is_wide) return {};
     static const std::vector<Tunable> kAll = tunables_of<Sm90BackwardVariant>(kSm90BackwardFields);
     // owns_heads is the last tunable member. It can be changed only if choose() has set it. In this case it is the only
-    // tunable member: the others would change the order of the additions to dq, which is fixed.
+    // tunable member: the others would change the order of the additions to dq, which is fixed. is_persistent changes
+    // nothing if blocks with more columns are persistent anyway.
     const std::span<const Tunable> all = kAll;
-    return v.owns_heads != 0 ? all.last(1) : all.first(all.size() - 1);
+    if (v.owns_heads != 0) return all.last(1);
+    return all.first(all.size() - (v.is_narrow() ? 1 : 2));
   }
 
   [[nodiscard]] Workspace workspace(const Problem& p, const Choice& choice) const override {

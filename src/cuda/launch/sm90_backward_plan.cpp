@@ -1,6 +1,7 @@
 #include "cuda/launch/sm90_backward_plan.hpp"
 
 #include <algorithm>
+#include <cmath>
 
 #include "kernels/attention/work.cuh"
 #include "kernels/sm90/sm90_backward_schedule.cuh"
@@ -56,6 +57,31 @@ bool sm90_backward_owns_heads(const Problem& p, const DeviceInfo& device) {
   const std::int64_t live = p.max_seqlen_q * row_bytes * std::min<std::int64_t>(heads, device.num_multiprocessors);
   const bool is_half = p.own_window().right == 0;
   return static_cast<double>(live) / (is_half ? 2 : 1) <= kMostOfL2 * static_cast<double>(device.l2_bytes);
+}
+
+bool sm90_backward_prefers_persistent(const Problem& p, const DeviceInfo& device) {
+  if (std::max(p.head_dim, p.head_dim_v) > kBackwardPanelColumns || sm90_backward_tile_of(p).is_wide) return false;
+  // The registers do not suffice for ALiBi with dropout. The other cases have not been measured.
+  if ((p.alibi_slopes && p.dropout_p > 0) || p.varlen || p.deterministic || p.mask || p.block_mask != nullptr ||
+      p.adds_to_outputs() || p.placement() != nullptr) {
+    return false;
+  }
+  constexpr Sm90BackwardTile kNarrow = sm90_backward_narrow_tile(), kPersistent = sm90_backward_persistent_tile(64, 64);
+  // Time per key of a persistent block divided by that of a narrow one. Measured on an H200: 1.01 to 1.16.
+  constexpr double kTimePerKey = 1.15;
+  const auto multiprocessors = static_cast<double>(device.num_multiprocessors);
+  const auto [left, right] = p.own_window();
+  const bool is_full = left < 0 && right < 0, is_causal = left < 0 && right == 0;
+  // Returns the longest time of a multiprocessor. The unit is the time in which a narrow block processes one key.
+  const auto time = [&](const Sm90BackwardTile& tile) {
+    const auto blocks = static_cast<double>(sm90_backward_items(tile, p.max_seqlen_k, p.num_heads_k, p.num_sequences));
+    const double share = blocks / multiprocessors;
+    double waves = std::ceil(share);
+    if (is_full && tile.is_persistent) waves = std::max(1.0, share);  // the last items are cut
+    if (is_causal) waves = std::max(1.0, share / 2);                  // the longest item has twice the mean length
+    return waves * tile.block_n * (tile.is_persistent ? kTimePerKey : 1);
+  };
+  return time(kPersistent) < time(kNarrow);
 }
 
 Sm90BackwardPlan Sm90BackwardPlan::of(const Problem& p, const Sm90BackwardVariant& v, std::int64_t multiprocessors) {

@@ -24,6 +24,11 @@ namespace attend::cuda {
 /// be enough heads to occupy all multiprocessors. Measured: docs/hopper_backward.md.
 [[nodiscard]] bool sm90_backward_owns_heads(const core::Problem& p, const DeviceInfo& device);
 
+/// Returns whether persistent blocks of 128 keys are faster at up to 64 columns than blocks of 192 keys, each of which
+/// processes one key block. They are slower per key but leave fewer multiprocessors idle: the last wave has smaller
+/// blocks, and without a mask its work is divided evenly.
+[[nodiscard]] bool sm90_backward_prefers_persistent(const core::Problem& p, const DeviceInfo& device);
+
 /// Launch parameters that are computed from a problem. Both the workspace and the kernel arguments depend on them.
 struct Sm90BackwardPlan {
   Sm90BackwardTile tile;
