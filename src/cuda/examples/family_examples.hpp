@@ -49,4 +49,8 @@ struct HeadDims {
 /// deterministic sums, padded head_dims, and steps of ring attention.
 [[nodiscard]] std::vector<Variant> sm90_backward_examples(const Arch& arch);
 
+/// Returns the examples of sm90_backward_panels. They cover both widths of output tiles, both dtypes, all masks, packed
+/// sequences, and padded head_dims.
+[[nodiscard]] std::vector<Variant> sm90_backward_panels_examples(const Arch& arch);
+
 }  // namespace attend::cuda

@@ -18,6 +18,9 @@ namespace attend::cuda {
 [[nodiscard]] std::unique_ptr<const Family> sm80_backward_family();
 /// Returns the backward family for Hopper's tensor cores. Defined in sm90_backward.cpp.
 [[nodiscard]] std::unique_ptr<const Family> sm90_backward_family();
+/// Returns the backward family for Hopper's tensor cores and head dimensions above 256. Defined in
+/// sm90_backward_panels.cpp.
+[[nodiscard]] std::unique_ptr<const Family> sm90_backward_panels_family();
 /// Returns the forward family for Hopper's tensor cores. It supports all options. Defined in sm90_forward.cpp.
 [[nodiscard]] std::unique_ptr<const Family> sm90_forward_family();
 /// Returns the float32 forward family for Hopper's tensor cores. Defined in sm90_f32_forward.cpp.
