@@ -92,7 +92,6 @@ class PanelsGradients {
     const auto issue_transposed = [](Sums x, uint32 a, uint32 b, bool accumulate) {
       multiply_transposed(x, a, b, accumulate);
     };
-    const auto nothing = [] {};
     float x[kAccumulators] = {};
 #pragma unroll 1
     while (true) {
@@ -106,9 +105,9 @@ class PanelsGradients {
 #pragma unroll
         for (float& sum : x) sum = 0.0f;
       } else if (gradient == kPanelsDq) {
-        products_.sum(x, stages, issue, nothing, prepare);
+        products_.sum(x, stages, issue, prepare);
       } else {
-        products_.sum(x, stages, issue_transposed, nothing, prepare);
+        products_.sum(x, stages, issue_transposed, prepare);
       }
       if (gradient == kPanelsDq && args_.dq_sums != nullptr) add_before(tile, x);
       store(tile, x);

@@ -104,13 +104,10 @@ class PanelsProducts {
   }
 
   // Computes x = the sum over `stages` stages, of which there is at least one. `issue` issues the products of a stage.
-  // `meanwhile` is called once, while the products of the first stage run. `prepare` is called before the products of
-  // each stage with its B operand.
-  template <int kCount, class Issue, class Meanwhile, class Prepare>
-  __device__ __forceinline__ void sum(float (&x)[kCount], int stages, const Issue& issue, const Meanwhile& meanwhile,
-                                      const Prepare& prepare) {
+  // `prepare` is called before the products of each stage with its B operand.
+  template <int kCount, class Issue, class Prepare>
+  __device__ __forceinline__ void sum(float (&x)[kCount], int stages, const Issue& issue, const Prepare& prepare) {
     issue_stage(x, false, issue, prepare, 0);
-    meanwhile();
     int previous = at_.stage;
     at_.advance();
 #pragma unroll 1

@@ -73,7 +73,6 @@ class PanelsScores {
     const auto issue = [](float(&s)[kAccumulators], uint32 a, uint32 b, bool accumulate) {
       multiply(s, a, b, accumulate);
     };
-    const auto nothing = [] {};
     const auto unchanged = [](int, Bits16*) {};
     float x[kAccumulators] = {};
     uint32 p[kAccumulators / 2];
@@ -82,9 +81,10 @@ class PanelsScores {
       const PanelsScoreTile& tile = products_.next_tile();
       if (uniform(tile.row) < 0) break;
       read_statistics(tile);
-      products_.sum(x, kStages, issue, nothing, unchanged);
+      products_.sum(x, kStages, issue, unchanged);
       probabilities(tile, x, p);
-      products_.sum(x, kStagesV, issue, [&] { store(tile, static_cast<Bits16*>(args_.p), p); }, unchanged);
+      store(tile, static_cast<Bits16*>(args_.p), p);
+      products_.sum(x, kStagesV, issue, unchanged);
       score_gradients(tile, x, p);
       store(tile, static_cast<Bits16*>(args_.ds), p);
     }
@@ -126,19 +126,18 @@ class PanelsScores {
     for (int i = 0; i < kAccumulators / 2; ++i) p[i] = Element::pack(x[2 * i], x[2 * i + 1]);
   }
 
-  // Turns dp and the rounded p into ds, and rounds it. Hidden entries are set to 0 again, because their dp may be NaN.
-  __device__ __forceinline__ void score_gradients(const PanelsScoreTile& tile, float (&x)[kAccumulators],
+  // Turns dp and the rounded p into ds, and rounds it. dp of hidden entries may be NaN, so it is set to 0 before.
+  __device__ __forceinline__ void score_gradients(const PanelsScoreTile& tile, float (&dp)[kAccumulators],
                                                   uint32 (&p)[kAccumulators / 2]) const {
     constexpr Sm90BackwardUnits kUnits = sm90_backward_units(Config::kElement);
     constexpr float kUnit = sm90_backward_unit(kUnits.p_bits - kUnits.ds_bits);
+    if (uniform(tile.is_masked) != 0) hide(tile, dp);
 #pragma unroll
-    for (int i = 0; i < kAccumulators; ++i) {
-      const uint32 pair = p[i / 2];
-      x[i] = fmaf(x[i], kUnit, -delta_[i / 2 % 2]) * (i % 2 == 0 ? Element::low(pair) : Element::high(pair));
+    for (int i = 0; i < kAccumulators / 2; ++i) {
+      const float delta = delta_[i % 2];
+      p[i] = Element::pack(fmaf(dp[2 * i], kUnit, -delta) * Element::low(p[i]),
+                           fmaf(dp[2 * i + 1], kUnit, -delta) * Element::high(p[i]));
     }
-    if (uniform(tile.is_masked) != 0) hide(tile, x);
-#pragma unroll
-    for (int i = 0; i < kAccumulators / 2; ++i) p[i] = Element::pack(x[2 * i], x[2 * i + 1]);
   }
 
   // Sets hidden entries to 0.
