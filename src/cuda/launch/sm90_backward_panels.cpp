@@ -27,6 +27,11 @@ constexpr int kMostHeadDim = 512;
 constexpr int kMostHeadDimOfOthers = 256;  // sm90_backward supports head dimensions up to this one
 // The difference of two positions must fit in an int.
 constexpr std::int64_t kMostLength = (std::int64_t{1} << 30) - 1024;
+constexpr std::int64_t kMostBlocks = (std::int64_t{1} << 31) - 1;
+
+std::string rows_text(const Problem& p) {
+  return fmt::format("{} sequences, {} heads, max_seqlen_q {}", p.num_sequences, p.num_heads_q, p.max_seqlen_q);
+}
 
 enum Step : std::size_t { kPrepare, kScores, kProducts, kSteps };
 
@@ -130,10 +135,10 @@ class Sm90BackwardPanels final : public Family {
     const auto plan = Sm90BackwardPanelsPlan::of(p, v);
     if (plan.panel_bytes() > std::int64_t{v.panel_kib} << 10) {
       return core::Lack{"q", "rows of all heads that share a key head:", plan.group * p.max_seqlen_q,
-                        core::Range{0, (std::int64_t{v.panel_kib} << 10) / (std::int64_t{4} * kPanelsKeys)}};
+                        "262144, so that p and ds of 256 keys fit into 256 MB"};
     }
-    if (p.varlen && p.q.shape[2] + kPanelsRows * p.num_sequences > kMostLength) {
-      return core::Lack{"q", "tokens and sequences:", p.q.shape[2], core::Range{0, kMostLength}};
+    if (plan.row_blocks > kMostBlocks || plan.stats_rows > kMostLength) {
+      return core::Lack{"q", "rows of all sequences and heads:", rows_text, "2^30 in all, 2^31 - 1 tiles"};
     }
     return tensor_map_lack(p);
   }
