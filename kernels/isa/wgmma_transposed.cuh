@@ -14,15 +14,15 @@ struct WgmmaTransposed;
 
 // clang-format off: a line of PTX stays a line
 
-#define ATTEND_WGMMA_TEXT_96 \
-  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15" \
+#define ATTEND_WGMMA_TEXT_96                                                         \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"             \
   ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31" \
   ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47" \
   ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63" \
   ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79" \
   ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
-#define ATTEND_WGMMA_TEXT_128 \
-  ATTEND_WGMMA_TEXT_96 \
+#define ATTEND_WGMMA_TEXT_128                                                                    \
+  ATTEND_WGMMA_TEXT_96                                                                           \
   ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111" \
   ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 #define ATTEND_WGMMA_R8(i)                                                                                    \
@@ -34,20 +34,20 @@ struct WgmmaTransposed;
 
 // Defines WgmmaTransposed. `half` is the number of registers of D. `i0` to `i2` are the numbers of the operands that
 // follow them.
-#define ATTEND_WGMMA_TRANSPOSED(element, type, columns, half, i0, i1, i2)                                           \
-  template <>                                                                                                       \
-  struct WgmmaTransposed<ElementType::element, columns> {                                                           \
-    static __device__ __forceinline__ void ss(float (&d)[half], MatrixDescriptor a, MatrixDescriptor b,             \
-                                              bool accumulate) {                                                    \
-      asm volatile(                                                                                                 \
-          "{.reg .pred p;\n"                                                                                        \
-          "setp.ne.b32 p, %" i2                                                                                     \
-          ", 0;\n"                                                                                                  \
-          "wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32." type "." type " {" ATTEND_WGMMA_TEXT_##half       \
-          "}, %" i0 ", %" i1 ", p, 1, 1, 1, 1;}\n"                                                                  \
-          : ATTEND_WGMMA_REGS_##half                                                                                \
-          : "l"(a.bits), "l"(b.bits), "r"(static_cast<int>(accumulate)));                                           \
-    }                                                                                                               \
+#define ATTEND_WGMMA_TRANSPOSED(element, type, columns, half, i0, i1, i2)                                     \
+  template <>                                                                                                 \
+  struct WgmmaTransposed<ElementType::element, columns> {                                                     \
+    static __device__ __forceinline__ void ss(float (&d)[half], MatrixDescriptor a, MatrixDescriptor b,       \
+                                              bool accumulate) {                                              \
+      asm volatile(                                                                                           \
+          "{.reg .pred p;\n"                                                                                  \
+          "setp.ne.b32 p, %" i2                                                                               \
+          ", 0;\n"                                                                                            \
+          "wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32." type "." type " {" ATTEND_WGMMA_TEXT_##half \
+          "}, %" i0 ", %" i1 ", p, 1, 1, 1, 1;}\n"                                                            \
+          : ATTEND_WGMMA_REGS_##half                                                                          \
+          : "l"(a.bits), "l"(b.bits), "r"(static_cast<int>(accumulate)));                                     \
+    }                                                                                                         \
   };
 
 ATTEND_WGMMA_TRANSPOSED(kF16, "f16", 192, 96, "96", "97", "98")

@@ -87,7 +87,7 @@ class PanelsGradients {
       : args_(args), products_(smem, warpgroup), warpgroup_(warpgroup) {}
 
   __device__ __forceinline__ void run() {
-    using Sums = float (&)[kAccumulators];
+    using Sums = float(&)[kAccumulators];
     const auto issue = [](Sums x, uint32 a, uint32 b, bool accumulate) { multiply(x, a, b, accumulate); };
     const auto issue_transposed = [](Sums x, uint32 a, uint32 b, bool accumulate) {
       multiply_transposed(x, a, b, accumulate);
@@ -177,12 +177,14 @@ class PanelsGradients {
     const int gradient = tile.gradient;
     // The last panel of a unit stores dq.
     if (gradient == kPanelsDq && args_.first_key + args_.panel_keys < base.seqlen_k) return;
-    auto* const tensor = static_cast<Bits16*>(gradient == kPanelsDv ? base.dv : gradient == kPanelsDk ? base.dk : base.dq);
+    auto* const tensor = static_cast<Bits16*>(gradient == kPanelsDv   ? base.dv
+                                              : gradient == kPanelsDk ? base.dk
+                                                                      : base.dq);
     const int64 stride = gradient == kPanelsDv   ? base.dv_stride.row
                          : gradient == kPanelsDk ? base.dk_stride.row
                                                  : base.dq_stride.row;
-    const float factor = gradient == kPanelsDv ? sm90_backward_unit(sm90_backward_units(Config::kElement).p_bits)
-                                               : base.gradient_scale;
+    const float factor =
+        gradient == kPanelsDv ? sm90_backward_unit(sm90_backward_units(Config::kElement).p_bits) : base.gradient_scale;
     const int lane = static_cast<int>(threadIdx.x) % 32;
     const int first_row = warpgroup_ * kWarpgroupRows + static_cast<int>(threadIdx.x) % kWarpgroup / 32 * 16 + lane / 4;
 #pragma unroll

@@ -1,10 +1,10 @@
 // Shared memory of the sm90 backward kernels for head dimensions above 256, and the ring through which both kernels
 // stream their operands.
 //
-// A stage of the ring holds 64 elements of the summed dimension: an A operand for the 128 rows of a tile, and a B operand
-// for its columns. The loading thread fills stages with boxes of 64 x 64 elements, and the two computing warpgroups
-// multiply them. A sum is a sequence of stages, whatever tensors they come from. So a product of operands that consist
-// of two 16-bit pieces would be a longer sequence of stages.
+// A stage of the ring holds 64 elements of the summed dimension: an A operand for the 128 rows of a tile, and a B
+// operand for its columns. The loading thread fills stages with boxes of 64 x 64 elements, and the two computing
+// warpgroups multiply them. A sum is a sequence of stages, whatever tensors they come from. So a product of operands
+// that consist of two 16-bit pieces would be a longer sequence of stages.
 #pragma once
 
 #include "../isa/mbarrier.cuh"
@@ -24,9 +24,9 @@ template <class Tile>
 struct alignas(kSwizzleAtom) PanelsStorage {
   Bits16 a[kPanelsStages][kPanelsRows * kPanelsDepth];
   Bits16 b[kPanelsStages][kPanelsKeys * kPanelsDepth];
-  Tile tiles[kPanelsTiles];        // written before the first stage of a tile becomes full
-  Mbarrier full[kPanelsStages];    // The loading thread arrives: the operands have arrived.
-  Mbarrier empty[kPanelsStages];   // 8 warps arrive: the products with the operands are complete.
+  Tile tiles[kPanelsTiles];       // written before the first stage of a tile becomes full
+  Mbarrier full[kPanelsStages];   // The loading thread arrives: the operands have arrived.
+  Mbarrier empty[kPanelsStages];  // 8 warps arrive: the products with the operands are complete.
 
   // Initialises the barriers. One thread must call this, and the block must synchronise afterwards.
   __device__ __forceinline__ void init_barriers() {
@@ -133,7 +133,9 @@ class PanelsProducts {
           smem_address(smem_.b[at_.stage]), accumulate);
     wgmma_commit();
   }
-  __device__ __forceinline__ void release(int stage) { arrive_as_warp(smem_.empty[stage]); }
+  __device__ __forceinline__ void release(int stage) {
+    arrive_as_warp(smem_.empty[stage]);
+  }
 
   PanelsStorage<Tile>& smem_;
   const int warpgroup_;

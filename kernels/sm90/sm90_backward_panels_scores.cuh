@@ -101,9 +101,8 @@ class PanelsScores {
     const auto rows = MatrixDescriptor::along_rows(a), keys = MatrixDescriptor::along_rows(b);
 #pragma unroll
     for (int i = 0; i < kPanelsDepth / kWgmmaDepth; ++i) {
-      WgmmaOp<Config::kElement, kPanelsKeys>::template ss<false, 1>(x, rows.advance(i * kProductBytes),
-                                                                    keys.advance(i * kProductBytes),
-                                                                    i > 0 || accumulate);
+      WgmmaOp<Config::kElement, kPanelsKeys>::template ss<false, 1>(
+          x, rows.advance(i * kProductBytes), keys.advance(i * kProductBytes), i > 0 || accumulate);
     }
   }
 

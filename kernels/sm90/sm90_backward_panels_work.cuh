@@ -71,8 +71,8 @@ struct alignas(8) PanelsScoreTile {
   int key;  // first key, as an index in the sequence
   int seqlen_q;
   int seqlen_k;
-  int64 stats;   // position of the first row in the statistics
-  int64 scores;  // position of the first entry in p and ds
+  int64 stats;    // position of the first row in the statistics
+  int64 scores;   // position of the first entry in p and ds
   int is_masked;  // whether some entry is hidden or does not exist
 };
 

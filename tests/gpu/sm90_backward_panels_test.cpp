@@ -50,7 +50,8 @@ std::vector<AttentionCase> option_pairs() {
   const std::vector<int> num_values = {2, kHeadDims.size(), kHeadDimsV.size(), std::size(kMasks), 4, 2, 2};
   constexpr Fill kFills[] = {Fill::kNormal, Fill::kLarge, Fill::kNormal, Fill::kOneHot, Fill::kNearUniform};
   std::vector<AttentionCase> cases;
-  for (const Choice& v : covering_array(num_values, [](int, int, int, int) { return true; }, 20261130)) {
+  for (const Choice& v : covering_array(
+           num_values, [](int, int, int, int) { return true; }, 20261130)) {
     const auto at = [&](Factor f) { return static_cast<std::size_t>(v[f]); };
     for (const Shape& s : kShapes) {
       const Mask& mask = kMasks[at(kMask)];

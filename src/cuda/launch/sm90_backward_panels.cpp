@@ -76,10 +76,10 @@ class Sm90BackwardPanels final : public Family {
     const auto v = variant.as<Sm90BackwardPanelsVariant>();
     Sm90BackwardPanelsVariant before = v;
     before.mask = MaskKind::kFull;  // the first kernel does not read the mask
-    std::vector<KernelSpec> specs = {spec_of(before, arch, "sm90_backward_panels_prepare", kPanelsPrepareThreads, 0),
-                                     spec_of(v, arch, "sm90_backward_panels_scores", kPanelsThreads, kPanelsSmemBytes),
-                                     spec_of(v, arch, "sm90_backward_panels_products", kPanelsThreads,
-                                             kPanelsSmemBytes)};
+    std::vector<KernelSpec> specs = {
+        spec_of(before, arch, "sm90_backward_panels_prepare", kPanelsPrepareThreads, 0),
+        spec_of(v, arch, "sm90_backward_panels_scores", kPanelsThreads, kPanelsSmemBytes),
+        spec_of(v, arch, "sm90_backward_panels_products", kPanelsThreads, kPanelsSmemBytes)};
     add_row_logit_specs(v, arch, specs);
     return specs;
   }
@@ -184,14 +184,13 @@ class Sm90BackwardPanels final : public Family {
 
   [[nodiscard]] KernelSpec spec_of(const Sm90BackwardPanelsVariant& v, const Arch& arch, const char* function,
                                    int threads, int smem_bytes) const {
-    KernelSpec spec = {
-        .name = function,
-        .source = std::string("sm90/") + function + ".cuh",
-        .function = function,
-        .args = Sm90BackwardPanelsArgs::kTypeName,
-        .config = config_of<Sm90BackwardPanelsVariant>(v, option::kVarlen, kSm90BackwardPanelsFields, v),
-        .arch = arch.target,
-        .dynamic_smem_bytes = static_cast<unsigned>(smem_bytes)};
+    KernelSpec spec = {.name = function,
+                       .source = std::string("sm90/") + function + ".cuh",
+                       .function = function,
+                       .args = Sm90BackwardPanelsArgs::kTypeName,
+                       .config = config_of<Sm90BackwardPanelsVariant>(v, option::kVarlen, kSm90BackwardPanelsFields, v),
+                       .arch = arch.target,
+                       .dynamic_smem_bytes = static_cast<unsigned>(smem_bytes)};
     const Constant of_tile[] = {{"kBlockM", kPanelsRows},
                                 {"kBlockN", kPanelsKeys},
                                 {"kStages", kPanelsStages},

@@ -1,5 +1,5 @@
-// The plan of a backward pass of sm90_backward_panels: its compile-time parameters, how it is cut into panels, the grids
-// and the scratch memory.
+// The plan of a backward pass of sm90_backward_panels: its compile-time parameters, how it is cut into panels, the
+// grids and the scratch memory.
 #pragma once
 
 #include <cstdint>
@@ -28,13 +28,13 @@ static_assert(covers<Sm90BackwardPanelsVariant>(kSm90BackwardPanelsFields));
 /// Launch parameters that are computed from a problem. A unit is a key head of a sequence, with the query heads that
 /// share it. A panel has all rows and some keys of one unit, or all rows and all keys of several units.
 struct Sm90BackwardPanelsPlan {
-  std::int64_t group = 1;        ///< query heads of a unit
-  std::int64_t units = 0;        ///< units of the problem
-  std::int64_t panel_units = 1;  ///< units of a panel
-  std::int64_t panel_keys = 0;   ///< keys of a panel, a multiple of the tile
-  std::int64_t matrix_rows = 0;  ///< rows of the scores of a query head, including padding
-  std::int64_t stats_rows = 0;   ///< rows of the statistics of a query head, including padding
-  std::int64_t row_blocks = 0;   ///< blocks of the kernel that computes the statistics
+  std::int64_t group = 1;          ///< query heads of a unit
+  std::int64_t units = 0;          ///< units of the problem
+  std::int64_t panel_units = 1;    ///< units of a panel
+  std::int64_t panel_keys = 0;     ///< keys of a panel, a multiple of the tile
+  std::int64_t matrix_rows = 0;    ///< rows of the scores of a query head, including padding
+  std::int64_t stats_rows = 0;     ///< rows of the statistics of a query head, including padding
+  std::int64_t row_blocks = 0;     ///< blocks of the kernel that computes the statistics
   std::int64_t score_tiles = 0;    ///< tiles of scores of a panel, including those without a visible key
   std::int64_t product_tiles = 0;  ///< tiles of gradients of a panel
   std::int64_t matrix_bytes = 0;   ///< size of p of a panel, which is also the size of ds
