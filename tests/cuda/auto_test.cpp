@@ -39,6 +39,10 @@ TEST(Auto, TakesTheFamilyThatExpectsToBeDoneFirst) {
   const Sizes wide = {.seqlen_q = 8192, .seqlen_k = 8192, .head_dim = 256, .head_dim_v = 192};
   EXPECT_STREQ(automatic(MadeUp(DType::kBF16, wide, {.causal = true}, true)), "sm90_backward");
   EXPECT_STREQ(automatic(MadeUp(DType::kBF16, large, {.softcap = 5}, true)), "sm90_backward");
+  const Sizes widest = {.seqlen_q = 8192, .seqlen_k = 8192, .head_dim = 512, .head_dim_v = 320};
+  EXPECT_STREQ(automatic(MadeUp(DType::kBF16, widest, {.causal = true}, true)), "sm90_backward_panels");
+  EXPECT_STREQ(automatic(MadeUp(DType::kBF16, widest, {.softcap = 5}, true)), "simt");
+  EXPECT_STREQ(automatic(MadeUp(DType::kBF16, widest, {}, true, 0, 2)), "simt");
   EXPECT_STREQ(automatic(MadeUp(DType::kBF16, large, {.softcap = 300}, true)), "sm80_backward");
   EXPECT_STREQ(automatic(MadeUp(DType::kF32, large, {}, true)), "fa2");
   EXPECT_STREQ(automatic(MadeUp(DType::kF32, large, {.deterministic = true}, true)), "simt");

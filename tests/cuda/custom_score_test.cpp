@@ -26,15 +26,17 @@ TEST(CustomScore, IsTakenByTheFamiliesOfProductionAndRefusedByRungs) {
   std::set<std::string> taken, refused;
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
     for (const bool backward : {false, true}) {
-      MadeUp made(dtype, {}, {}, backward);
-      for (const cuda::Family* family : cuda::families()) {
-        made.problem.custom_score = nullptr;
-        if (family->lack(made.problem, gpu)) continue;  // this family also refuses the problem without a custom score
-        made.problem.custom_score = &score;
-        const auto lack = family->lack(made.problem, gpu);
-        (lack ? refused : taken).insert(family->name);
-        if (lack) {
-          EXPECT_EQ(lack_text(*lack, "x", made.problem), "score function: given, compute 'x' allows none");
+      for (const Sizes& sizes : {Sizes{}, Sizes{.head_dim = 512, .head_dim_v = 512}}) {
+        MadeUp made(dtype, sizes, {}, backward);
+        for (const cuda::Family* family : cuda::families()) {
+          made.problem.custom_score = nullptr;
+          if (family->lack(made.problem, gpu)) continue;  // this family also refuses the problem without a custom score
+          made.problem.custom_score = &score;
+          const auto lack = family->lack(made.problem, gpu);
+          (lack ? refused : taken).insert(family->name);
+          if (lack) {
+            EXPECT_EQ(lack_text(*lack, "x", made.problem), "score function: given, compute 'x' allows none");
+          }
         }
       }
     }

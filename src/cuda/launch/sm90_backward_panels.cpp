@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <span>
 #include <string>
 
 #include "cuda/driver/device.hpp"
@@ -82,11 +81,6 @@ class Sm90BackwardPanels final : public Family {
         spec_of(v, arch, "sm90_backward_panels_products", kPanelsThreads, kPanelsSmemBytes)};
     add_row_logit_specs(v, arch, specs);
     return specs;
-  }
-
-  [[nodiscard]] std::span<const Tunable> tunables(const Variant& /*variant*/) const override {
-    static const std::vector<Tunable> kAll = tunables_of<Sm90BackwardPanelsVariant>(kSm90BackwardPanelsFields);
-    return kAll;
   }
 
   [[nodiscard]] Workspace workspace(const Problem& p, const Choice& choice) const override {

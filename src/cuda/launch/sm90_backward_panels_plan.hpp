@@ -20,7 +20,7 @@ struct Sm90BackwardPanelsVariant : Facts {
 };
 
 inline constexpr Field<Sm90BackwardPanelsVariant> kSm90BackwardPanelsFields[] = {
-    {"panel_kib", nullptr, unread<&Sm90BackwardPanelsVariant::panel_kib>},
+    {nullptr, nullptr, unread<&Sm90BackwardPanelsVariant::panel_kib>},
     {nullptr, "kColumns", number<&Sm90BackwardPanelsVariant::columns>},
 };
 static_assert(covers<Sm90BackwardPanelsVariant>(kSm90BackwardPanelsFields));
