@@ -1,6 +1,6 @@
-// Products of a warpgroup, D += A B, in which the columns of both tiles in shared memory run along the summed dimension.
-// wgmma.cuh states the order of calls. PTX ISA: wgmma.mma_async with imm-trans-a = imm-trans-b = 1, which exists for
-// elements of 16 bits. Requires sm_90a.
+// Products of a warpgroup, D += A B, in which the columns of both tiles in shared memory run along the summed
+// dimension. wgmma.cuh states the order of calls. PTX ISA: wgmma.mma_async with imm-trans-a = imm-trans-b = 1, which
+// exists for elements of 16 bits. Requires sm_90a.
 #pragma once
 
 #include "wgmma.cuh"
