@@ -104,7 +104,7 @@ std::span<const Family* const> families() {
     auto* all = new std::vector<const Family*>();
     for (const Rung& rung : ladder()) all->push_back(rung_family(rung).release());
     for (const auto family : {sm80_forward_family, sm80_backward_family, sm90_backward_family, sm90_forward_family,
-                              sm90_f32_forward_family, simt_family}) {
+                              sm90_f32_forward_family, sm90_fp8_forward_family, simt_family}) {
       all->push_back(family().release());
     }
     return all;
