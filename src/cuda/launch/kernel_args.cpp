@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "core/dtype_traits.hpp"
 #include "cuda/launch/facts.hpp"
 #include "cuda/launch/tensor_maps.hpp"
 #include "kernels/common/element_info.cuh"
