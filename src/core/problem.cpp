@@ -154,10 +154,9 @@ void resolve_descales(Problem& p, const Params& params) {
   resolve("v_descale", params.v_descale, blocks, p.v_descale);
 }
 
-/// Checks q, k, v and o. A complete forward pass on a GPU may also have inputs of 8 bits.
+/// Checks q, k, v and o. A complete forward pass may also have inputs of 8 bits.
 void check_main_tensors(const Problem& p, bool may_have_8_bits) {
-  const bool has_8_bits =
-      may_have_8_bits && p.q.dtype == DType::kF8E4M3 && p.q.device.type == DeviceType::kCUDA;
+  const bool has_8_bits = may_have_8_bits && p.q.dtype == DType::kF8E4M3;
   for (const auto& [name, tensor] : {std::pair{"q", &p.q}, {"k", &p.k}, {"v", &p.v}}) {
     if (!has_8_bits) {
       check_float_tensor(name, *tensor, p.q.device);

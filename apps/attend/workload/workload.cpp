@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "core/dtype_traits.hpp"
+
 namespace attend::cli {
 namespace {
 
@@ -39,7 +41,8 @@ double share_kept(const ScoreTensors& tensors) {
 }  // namespace
 
 void Workload::allocate_forward() {
-  o = poisoned(q.dtype(), {q.shape()[0], q.shape()[1], q.shape()[2], v.shape()[3]});
+  const DType of_o = core::is_float(q.dtype()) ? q.dtype() : DType::kBF16;
+  o = poisoned(of_o, {q.shape()[0], q.shape()[1], q.shape()[2], v.shape()[3]});
   lse = poisoned(io::lse_dtype(q.dtype()), {q.shape()[0], q.shape()[1], q.shape()[2], 1});
 }
 
