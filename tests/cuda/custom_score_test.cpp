@@ -24,9 +24,10 @@ TEST(CustomScore, IsTakenByTheFamiliesOfProductionAndRefusedByRungs) {
   const core::CustomScore score = named(1);
   const cuda::DeviceInfo gpu = device("sm_90a", 132);
   std::set<std::string> taken, refused;
-  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kF8E4M3}) {
     for (const bool backward : {false, true}) {
-      MadeUp made(dtype, {}, {}, backward);
+      MadeUp made(dtype == DType::kF8E4M3 ? DType::kBF16 : dtype, {}, {}, backward);
+      if (dtype == DType::kF8E4M3) made.problem.q.dtype = made.problem.k.dtype = made.problem.v.dtype = dtype;
       for (const cuda::Family* family : cuda::families()) {
         made.problem.custom_score = nullptr;
         if (family->lack(made.problem, gpu)) continue;  // this family also refuses the problem without a custom score

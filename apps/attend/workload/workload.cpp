@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "core/dtype_traits.hpp"
-
 namespace attend::cli {
 namespace {
 
@@ -41,8 +39,7 @@ double share_kept(const ScoreTensors& tensors) {
 }  // namespace
 
 void Workload::allocate_forward() {
-  const DType of_o = core::is_float(q.dtype()) ? q.dtype() : DType::kBF16;
-  o = poisoned(of_o, {q.shape()[0], q.shape()[1], q.shape()[2], v.shape()[3]});
+  o = poisoned(io::output_dtype(q.dtype()), {q.shape()[0], q.shape()[1], q.shape()[2], v.shape()[3]});
   lse = poisoned(io::lse_dtype(q.dtype()), {q.shape()[0], q.shape()[1], q.shape()[2], 1});
 }
 

@@ -86,11 +86,15 @@ class Sm90Fp8Forward final : public Family {
     Sm90Fp8ForwardVariant v = {facts_of(p, true)};
     v.aligned = 1;  // lack_of_its_own() refuses unaligned tensors
     v.key_blocks = has_key_blocks(p) ? 1 : 0;
-    v.tile = sm90_fp8_forward_tile(v, v.key_blocks != 0);
+    v.tile = sm90_fp8_forward_tile(v, v.key_blocks != 0, false);
     v.tile.schedule = sm90_forward_schedule(v, p.max_seqlen_k);
     Choice choice = {.variant = v, .why = "Hopper's tensor cores: 8-bit products, summed in float32"};
     lay_out(p, device, choice);
-    return choice;
+    v.tile = sm90_fp8_forward_tile(v, v.key_blocks != 0, true);
+    v.tile.schedule = sm90_forward_schedule(v, p.max_seqlen_k);
+    Choice low = {.variant = v, .why = "Hopper's tensor cores: few rows, so tiles of 64"};
+    lay_out(p, device, low);
+    return low.seconds < choice.seconds ? low : choice;
   }
 
   void lay_out(const Problem& p, const DeviceInfo& device, Choice& choice) const override {
@@ -101,7 +105,8 @@ class Sm90Fp8Forward final : public Family {
     choice.add_step({.blocks = grid.blocks});
     // The first kernel reads and writes v.
     constexpr double kBytesPerSecond = 3e12;
-    const double rate = std::max(v.head_dim, v.head_dim_v) <= 64 ? 600 : 900;
+    const double rate_of_all = std::max(v.head_dim, v.head_dim_v) <= 64 ? 600 : 900;
+    const double rate = v.tile.consumers == 1 ? 0.6 * rate_of_all : rate_of_all;
     choice.seconds = static_cast<double>(2 * p.v.numel()) / kBytesPerSecond +
                      estimated_seconds(p, device,
                                        {.tflops = rate,

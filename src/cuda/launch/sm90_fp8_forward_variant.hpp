@@ -37,6 +37,7 @@ static_assert(covers<Sm90Fp8ForwardVariant>(kSm90Fp8ForwardFields));
 
 /// Returns the tile of the main kernel.
 /// @param key_blocks  whether the descales of k or v differ between blocks of keys
-[[nodiscard]] Sm90Fp8Tile sm90_fp8_forward_tile(const Facts& facts, bool key_blocks);
+/// @param low  whether to use one consumer warpgroup, for few query rows
+[[nodiscard]] Sm90Fp8Tile sm90_fp8_forward_tile(const Facts& facts, bool key_blocks, bool low);
 
 }  // namespace attend::cuda
