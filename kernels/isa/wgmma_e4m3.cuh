@@ -9,8 +9,8 @@
 
 namespace attend {
 
-constexpr int kE4M3Depth = 32;           // number of elements along the summed dimension in one product
-constexpr float kE4M3Largest = 448.0f;   // largest number of the type
+constexpr int kE4M3Depth = 32;            // number of elements along the summed dimension in one product
+constexpr float kE4M3Largest = 448.0f;    // largest number of the type
 constexpr uint32 kE4M3Ones = 0x38383838;  // four ones
 
 // Rounds four numbers to e4m3, to nearest, ties to even. The first number becomes the lowest byte. Numbers out of range
@@ -58,32 +58,32 @@ struct WgmmaE4M3;
 
 // Defines WgmmaE4M3. `columns` is the number of columns of D. `half` is the number of registers of D. `i0` to `i6` are
 // the numbers of the operands that follow them.
-#define ATTEND_WGMMA_E4M3(columns, half, i0, i1, i2, i3, i4, i5, i6)                                                  \
-  template <>                                                                                                         \
-  struct WgmmaE4M3<columns> {                                                                                         \
-    template <int kSign>                                                                                              \
-    static __device__ __forceinline__ void ss(float (&d)[half], MatrixDescriptor a, MatrixDescriptor b,               \
-                                              bool accumulate) {                                                      \
-      asm volatile(                                                                                                   \
-          "{.reg .pred p;\n"                                                                                          \
-          "setp.ne.b32 p, %" i2                                                                                       \
-          ", 0;\n"                                                                                                    \
-          "wgmma.mma_async.sync.aligned.m64n" #columns "k32.f32.e4m3.e4m3 {" ATTEND_E4M3_TEXT_##half "}, %" i0 ", %"   \
-          i1 ", p, %" i3 ", 1;}\n"                                                                                    \
-          : ATTEND_E4M3_REGS_##half                                                                                   \
-          : "l"(a.bits), "l"(b.bits), "r"(static_cast<int>(accumulate)), "n"(kSign));                                 \
-    }                                                                                                                 \
-    static __device__ __forceinline__ void rs(float (&d)[half], const uint32* a, MatrixDescriptor b,                  \
-                                              bool accumulate) {                                                      \
-      asm volatile(                                                                                                   \
-          "{.reg .pred p;\n"                                                                                          \
-          "setp.ne.b32 p, %" i5                                                                                       \
-          ", 0;\n"                                                                                                    \
-          "wgmma.mma_async.sync.aligned.m64n" #columns "k32.f32.e4m3.e4m3 {" ATTEND_E4M3_TEXT_##half "}, {%" i0 ", %"  \
-          i1 ", %" i2 ", %" i3 "}, %" i4 ", p, %" i6 ", 1;}\n"                                                        \
-          : ATTEND_E4M3_REGS_##half                                                                                   \
-          : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.bits), "r"(static_cast<int>(accumulate)), "n"(1));      \
-    }                                                                                                                 \
+#define ATTEND_WGMMA_E4M3(columns, half, i0, i1, i2, i3, i4, i5, i6)                                             \
+  template <>                                                                                                    \
+  struct WgmmaE4M3<columns> {                                                                                    \
+    template <int kSign>                                                                                         \
+    static __device__ __forceinline__ void ss(float (&d)[half], MatrixDescriptor a, MatrixDescriptor b,          \
+                                              bool accumulate) {                                                 \
+      asm volatile(                                                                                              \
+          "{.reg .pred p;\n"                                                                                     \
+          "setp.ne.b32 p, %" i2                                                                                  \
+          ", 0;\n"                                                                                               \
+          "wgmma.mma_async.sync.aligned.m64n" #columns "k32.f32.e4m3.e4m3 {" ATTEND_E4M3_TEXT_##half             \
+          "}, %" i0 ", %" i1 ", p, %" i3 ", 1;}\n"                                                               \
+          : ATTEND_E4M3_REGS_##half                                                                              \
+          : "l"(a.bits), "l"(b.bits), "r"(static_cast<int>(accumulate)), "n"(kSign));                            \
+    }                                                                                                            \
+    static __device__ __forceinline__ void rs(float (&d)[half], const uint32* a, MatrixDescriptor b,             \
+                                              bool accumulate) {                                                 \
+      asm volatile(                                                                                              \
+          "{.reg .pred p;\n"                                                                                     \
+          "setp.ne.b32 p, %" i5                                                                                  \
+          ", 0;\n"                                                                                               \
+          "wgmma.mma_async.sync.aligned.m64n" #columns "k32.f32.e4m3.e4m3 {" ATTEND_E4M3_TEXT_##half             \
+          "}, {%" i0 ", %" i1 ", %" i2 ", %" i3 "}, %" i4 ", p, %" i6 ", 1;}\n"                                  \
+          : ATTEND_E4M3_REGS_##half                                                                              \
+          : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.bits), "r"(static_cast<int>(accumulate)), "n"(1)); \
+    }                                                                                                            \
   };
 
 ATTEND_WGMMA_E4M3(72, 36, "36", "37", "38", "39", "40", "41", "42")

@@ -4,16 +4,16 @@
 //          heads, seqlen_q, d_v), or packed sequences. The last stride is 1. The other strides and the addresses are
 //          multiples of 16 bytes. Factors of q, k and v (descales) belong to a sequence and KV head. Those of k and v
 //          may also belong to blocks of 128 keys.
-// Supports e4m3 q, k and v, and float32, float16 and bfloat16 o. d and d_v are 64, 96 or 128. Masks are full, causal and
-//          windows. Requires sm_90a.
-// Work     sm90_fp8_transpose.cuh writes v with neighbouring keys next to each other. The tensor cores keep 14 bits of a
-//          sum, so the product p v of each key tile has a separate accumulator pv, which is added to o in float32. The
-//          work is otherwise divided as in sm90_forward.cuh. For each key tile n, a consumer executes three steps:
+// Supports e4m3 q, k and v, and float32, float16 and bfloat16 o. d and d_v are 64, 96 or 128. Masks are full, causal
+//          and windows. Requires sm_90a.
+// Work     sm90_fp8_transpose.cuh writes v with neighbouring keys next to each other. The tensor cores keep 14 bits of
+//          a sum, so the product p v of each key tile has a separate accumulator pv, which is added to o in float32.
+//          The work is otherwise divided as in sm90_forward.cuh. For each key tile n, a consumer executes three steps:
 //            1  Issue pv = p(n + 1) v(n + 1), and then s = q k(n)^T. The consumers take turns to issue (Sm90Turn).
 //            2  Add pv to o while s is computed.
 //            3  Compute p(n) as e4m3. Rescale o if the row maximum has risen.
 // Memory   Sm90Fp8Storage holds q, and rings of k and of the transposed v, in shared memory.
-// Measured in docs/hopper_forward.md.
+// Design   docs/hopper_forward.md
 // Called   by the backend 'sm90_fp8_forward' (src/cuda/launch/sm90_fp8_forward.cpp).
 // Source   Shah et al., FlashAttention-3 (2024), section 3.3.
 #pragma once

@@ -18,7 +18,7 @@ __device__ __forceinline__ void fp8_begin_qk(float (&s)[Sm90Fp8Shape<Config>::kS
 #pragma unroll
   for (int i = 0; i < Config::kHeadDim / kE4M3Depth; ++i) {
     WgmmaE4M3<Config::kBlockN>::template ss<Config::kNegateScores ? -1 : 1>(s, q.advance(i * kE4M3Depth),
-                                                                           k.advance(i * kE4M3Depth), i > 0);
+                                                                            k.advance(i * kE4M3Depth), i > 0);
   }
   wgmma_commit();
 }

@@ -7,8 +7,8 @@
 namespace attend {
 
 constexpr int kFp8TransposeThreads = 256;
-constexpr int kFp8BlockKeys = 128;   // number of keys that share a descale, if descales differ between keys
-constexpr int kFp8SumColumns = 8;    // additional columns of p v, in which v is 1. They are sums of p
+constexpr int kFp8BlockKeys = 128;            // number of keys that share a descale, if descales differ between keys
+constexpr int kFp8SumColumns = 8;             // additional columns of p v, in which v is 1. They are sums of p
 constexpr int kFp8PanelKeys = kSwizzleBytes;  // keys in a row of the transposed v
 
 // Tile sizes and pipeline settings of a Config. The comment on each field names the Config constant with the same

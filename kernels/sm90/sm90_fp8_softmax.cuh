@@ -83,8 +83,8 @@ struct Fp8Softmax {
     add(sum);
   }
 
-  // Processes a later tile. Returns whether o must be multiplied by `factor`. All lanes of the warp get the same result.
-  // A b of -inf makes p infinite or NaN, which is not good.
+  // Processes a later tile. Returns whether o must be multiplied by `factor`. All lanes of the warp get the same
+  // result. A b of -inf makes p infinite or NaN, which is not good.
   [[nodiscard]] __device__ __forceinline__ bool update(const float (&s)[kScores], float c, uint32 (&p)[kFours],
                                                        float (&factor)[kRowsOfThread]) {
     float sum[kRowsOfThread];

@@ -40,7 +40,7 @@ inline unsigned to_e4m3(float x) {
   if (magnitude >= kLargest) return sign | 0x7e;
   if (magnitude < kSmallestNormal) return sign | static_cast<unsigned>(std::nearbyint(magnitude * 0x1p9f));
   int exponent = 0;
-  const float fraction = std::frexp(magnitude, &exponent);  // from 1/2 to 1
+  const float fraction = std::frexp(magnitude, &exponent);                    // from 1/2 to 1
   const auto eighths = static_cast<unsigned>(std::nearbyint(fraction * 16));  // from 8 to 16
   return sign | (static_cast<unsigned>(exponent - 1 + 7) * 8 + eighths - 8);
 }

@@ -75,7 +75,8 @@ class Fp8Case {
     q_descale = TensorBuffer(DType::kF32, {sequences, heads_k, 1, 1});
     k_descale = TensorBuffer(DType::kF32, {sequences, heads_k, blocks, 1});
     v_descale = TensorBuffer(DType::kF32, {sequences, heads_k, blocks, 1});
-    for (const TensorBuffer* t : {&q_descale, &k_descale, &v_descale}) t->generate([&](auto...) { return factor(random); });
+    for (const TensorBuffer* t : {&q_descale, &k_descale, &v_descale})
+      t->generate([&](auto...) { return factor(random); });
   }
 
   [[nodiscard]] ForwardCall call() const {
@@ -229,22 +230,60 @@ TEST_P(Sm90Fp8Forward, StaysInBudget) {
 
 INSTANTIATE_TEST_SUITE_P(
     Slice, Sm90Fp8Forward,
-    testing::Values(
-        Fp8Facts{},
-        Fp8Facts{.output = DType::kF16, .heads = 2, .seqlen_q = 200, .seqlen_k = 333, .causal = true},
-        Fp8Facts{.output = DType::kF32, .batch = 2, .heads = 4, .heads_k = 2, .seqlen_q = 70, .seqlen_k = 300,
-                 .head_dim = 64, .head_dim_v = 64, .descales = Descales::kHeads, .layout = Layout::kBSHD},
-        Fp8Facts{.heads = 2, .seqlen_q = 150, .seqlen_k = 290, .left = 100, .right = 30, .descales = Descales::kBlocks,
-                 .scale = -3},
-        Fp8Facts{.output = DType::kF16, .seqlen_q = 300, .seqlen_k = 100, .head_dim = 96, .head_dim_v = 96,
-                 .causal = true, .descales = Descales::kTensor, .layout = Layout::kPadded},
-        Fp8Facts{.heads = 2, .heads_k = 1, .seqlen_q = 180, .seqlen_k = 420, .head_dim = 64, .head_dim_v = 64,
-                 .causal = true, .descales = Descales::kHeads, .cu_q = {0, 1, 1, 131, 180}, .cu_k = {0, 150, 210, 415, 420}},
-        Fp8Facts{.output = DType::kF32, .heads = 2, .heads_k = 1, .seqlen_q = 180, .seqlen_k = 420, .left = 64,
-                 .descales = Descales::kBlocks, .cu_q = {0, 1, 1, 131, 180}, .cu_k = {0, 150, 210, 415, 420}},
-        Fp8Facts{.output = DType::kF32, .seqlen_q = 64, .seqlen_k = 700, .scale = 12, .mean_v = 1},
-        Fp8Facts{.output = DType::kF32, .seqlen_q = 64, .seqlen_k = 700, .head_dim = 64, .head_dim_v = 128,
-                 .scale = 0x1p-20, .mean_v = 1}),
+    testing::Values(Fp8Facts{},
+                    Fp8Facts{.output = DType::kF16, .heads = 2, .seqlen_q = 200, .seqlen_k = 333, .causal = true},
+                    Fp8Facts{.output = DType::kF32,
+                             .batch = 2,
+                             .heads = 4,
+                             .heads_k = 2,
+                             .seqlen_q = 70,
+                             .seqlen_k = 300,
+                             .head_dim = 64,
+                             .head_dim_v = 64,
+                             .descales = Descales::kHeads,
+                             .layout = Layout::kBSHD},
+                    Fp8Facts{.heads = 2,
+                             .seqlen_q = 150,
+                             .seqlen_k = 290,
+                             .left = 100,
+                             .right = 30,
+                             .descales = Descales::kBlocks,
+                             .scale = -3},
+                    Fp8Facts{.output = DType::kF16,
+                             .seqlen_q = 300,
+                             .seqlen_k = 100,
+                             .head_dim = 96,
+                             .head_dim_v = 96,
+                             .causal = true,
+                             .descales = Descales::kTensor,
+                             .layout = Layout::kPadded},
+                    Fp8Facts{.heads = 2,
+                             .heads_k = 1,
+                             .seqlen_q = 180,
+                             .seqlen_k = 420,
+                             .head_dim = 64,
+                             .head_dim_v = 64,
+                             .causal = true,
+                             .descales = Descales::kHeads,
+                             .cu_q = {0, 1, 1, 131, 180},
+                             .cu_k = {0, 150, 210, 415, 420}},
+                    Fp8Facts{.output = DType::kF32,
+                             .heads = 2,
+                             .heads_k = 1,
+                             .seqlen_q = 180,
+                             .seqlen_k = 420,
+                             .left = 64,
+                             .descales = Descales::kBlocks,
+                             .cu_q = {0, 1, 1, 131, 180},
+                             .cu_k = {0, 150, 210, 415, 420}},
+                    Fp8Facts{.output = DType::kF32, .seqlen_q = 64, .seqlen_k = 700, .scale = 12, .mean_v = 1},
+                    Fp8Facts{.output = DType::kF32,
+                             .seqlen_q = 64,
+                             .seqlen_k = 700,
+                             .head_dim = 64,
+                             .head_dim_v = 128,
+                             .scale = 0x1p-20,
+                             .mean_v = 1}),
     kIndexName);
 
 /// If all values are equal, the rounding errors of p cancel.
@@ -260,8 +299,14 @@ TEST_F(Sm90Fp8, EqualValuesAreExactUpToTheRoundingOfSums) {
 /// The sums of many tiles are in float32. If the tensor cores summed all keys, they would lose small terms.
 TEST_F(Sm90Fp8, LongSumsKeepSmallTerms) {
   for (const std::int64_t head_dim : {64, 128}) {
-    const Fp8Case one({.output = DType::kF32, .heads = 2, .seqlen_q = 128, .seqlen_k = 32768, .head_dim = head_dim,
-                       .head_dim_v = head_dim, .scale = 0.5, .mean_v = 0.5},
+    const Fp8Case one({.output = DType::kF32,
+                       .heads = 2,
+                       .seqlen_q = 128,
+                       .seqlen_k = 32768,
+                       .head_dim = head_dim,
+                       .head_dim_v = head_dim,
+                       .scale = 0.5,
+                       .mean_v = 0.5},
                       7);
     one.run();
     one.check(16);
@@ -269,7 +314,12 @@ TEST_F(Sm90Fp8, LongSumsKeepSmallTerms) {
 }
 
 TEST_F(Sm90Fp8, RepeatsAreBitEqual) {
-  const Fp8Case one({.batch = 2, .heads = 4, .heads_k = 2, .seqlen_q = 700, .seqlen_k = 900, .causal = true,
+  const Fp8Case one({.batch = 2,
+                     .heads = 4,
+                     .heads_k = 2,
+                     .seqlen_q = 700,
+                     .seqlen_k = 900,
+                     .causal = true,
                      .descales = Descales::kHeads});
   one.run();
   const std::vector<std::byte> first = one.o.bytes();
@@ -282,7 +332,8 @@ TEST_F(Sm90Fp8, RepeatsAreBitEqual) {
 
 /// NaN in v beyond the end of a packed sequence must not reach the sequence.
 TEST_F(Sm90Fp8, NaNBeyondASequenceStaysThere) {
-  const Fp8Case one({.output = DType::kF32, .seqlen_q = 70, .seqlen_k = 300, .cu_q = {0, 40, 70}, .cu_k = {0, 130, 300}});
+  const Fp8Case one(
+      {.output = DType::kF32, .seqlen_q = 70, .seqlen_k = 300, .cu_q = {0, 40, 70}, .cu_k = {0, 130, 300}});
   for (std::int64_t j = 130; j < 300; ++j) {
     for (std::int64_t c = 0; c < 128; ++c) {
       one.k.set(0, 0, j, c, std::nan(""));

@@ -76,7 +76,8 @@ void AttentionFlags::finish(AttentionOptions& options) const {
 void ProblemFlags::add(CLI::App& app, const char* flag, AttentionOptions& options) {
   app.add_option(flag, sizes, "Batch, query heads, seqlen and head_dim: 2,16,8192,128")->type_name("B,H,S,D");
   const std::vector<std::string> names = dtype_names(problem_dtypes());
-  add_choice(app, "--dtype", dtype, names, fmt::format("Type of the numbers, {} if not given", names.at(dtype)).c_str());
+  const std::string help = fmt::format("Type of the numbers, {} if not given", names.at(dtype));
+  add_choice(app, "--dtype", dtype, names, help.c_str());
   add_integer(app, "--num_heads_kv", heads_kv, 1, core::kMaxLength, "Key and value heads; those of Q if not given");
   add_integer(app, "--seq_len_k", seqlen_k, 1, core::kMaxLength, "Keys; as many as query rows if not given");
   add_integer(app, "--head_dim_v", head_dim_v, 1, core::kMaxHeadDim, "Columns of V; those of K if not given");

@@ -107,13 +107,13 @@ class Sm90Fp8Forward final : public Family {
     constexpr double kBytesPerSecond = 3e12;
     const double rate_of_all = std::max(v.head_dim, v.head_dim_v) <= 64 ? 600 : 900;
     const double rate = v.tile.consumers == 1 ? 0.6 * rate_of_all : rate_of_all;
-    choice.seconds = static_cast<double>(2 * p.v.numel()) / kBytesPerSecond +
-                     estimated_seconds(p, device,
-                                       {.tflops = rate,
-                                        .block_m = v.tile.block_m(),
-                                        .blocks = grid.total_tiles,
-                                        .blocks_per_multiprocessor = 1,
-                                        .num_steps = choice.num_steps});
+    choice.seconds =
+        static_cast<double>(2 * p.v.numel()) / kBytesPerSecond + estimated_seconds(p, device,
+                                                                                   {.tflops = rate,
+                                                                                    .block_m = v.tile.block_m(),
+                                                                                    .blocks = grid.total_tiles,
+                                                                                    .blocks_per_multiprocessor = 1,
+                                                                                    .num_steps = choice.num_steps});
   }
 
   [[nodiscard]] std::vector<KernelSpec> kernels(const Variant& variant, const Arch& arch) const override {
@@ -130,9 +130,9 @@ class Sm90Fp8Forward final : public Family {
     of_values.mask = MaskKind::kFull;
     of_values.element = ElementType::kF32;
     of_values.negate_scores = 0;
-    transpose.config = constants_of(
-        of_values, kAsked,
-        {{"kThreads", std::int64_t{kFp8TransposeThreads}}, {"kBlockN", std::int64_t{v.tile.block_n}}});
+    transpose.config =
+        constants_of(of_values, kAsked,
+                     {{"kThreads", std::int64_t{kFp8TransposeThreads}}, {"kBlockN", std::int64_t{v.tile.block_n}}});
     KernelSpec main =
         spec_of("sm90_fp8_forward", "sm90/sm90_fp8_forward.cuh", Sm90Fp8ForwardArgs::kTypeName, arch, v.smem_bytes());
     main.config = config_of<Sm90Fp8ForwardVariant>(v, kAsked, kSm90Fp8ForwardFields, v);
