@@ -145,8 +145,7 @@ struct Fp8Consumer {
       turn.pass();
       wgmma_wait<0>(s);
       finish_scores<true>(rows, s, n, n == tiles.begin);
-      float factor[kRowsOfThread];
-      rows.softmax.update_after_maximum(s, unit_of(rows, n), p, factor);
+      rows.softmax.begin(s, unit_of(rows, n), p);
     }
 #pragma unroll 1
     for (--n; n >= tiles.begin; --n) step(rows, n, n == tiles.begin, p);

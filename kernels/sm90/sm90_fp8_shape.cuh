@@ -20,6 +20,7 @@ struct Sm90Fp8Tile {
   int producer_registers;  // kProducerRegisters: registers per thread of warpgroup 0
   int consumer_registers;  // kConsumerRegisters: registers per thread of a consumer
   int takes_turns;         // kPingPong: 1 if consumers issue their products in turn
+  int speculates;          // kSpeculate: 1 if p is computed before the row maximum is known
   Schedule schedule;       // kSchedule
 
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr int block_m() const { return consumers * kSm90ConsumerRows; }

@@ -136,8 +136,7 @@ class Sm90Fp8Forward final : public Family {
     KernelSpec main =
         spec_of("sm90_fp8_forward", "sm90/sm90_fp8_forward.cuh", Sm90Fp8ForwardArgs::kTypeName, arch, v.smem_bytes());
     main.config = config_of<Sm90Fp8ForwardVariant>(v, kAsked, kSm90Fp8ForwardFields, v);
-    for (const char* constant :
-         {"kOverlap", "kSpeculate", "kPutsAside", "kTermsTiles", "kIsCached", "kHasBoxes", "kSplitsKeys"}) {
+    for (const char* constant : {"kOverlap", "kPutsAside", "kTermsTiles", "kIsCached", "kHasBoxes", "kSplitsKeys"}) {
       main.config.push_back({constant, false});
     }
     for (const char* constant : {"kQBuffers", "kKeyLoaders"}) main.config.push_back({constant, std::int64_t{1}});

@@ -13,6 +13,7 @@ Sm90Fp8Tile sm90_fp8_forward_tile(const Facts& facts, bool key_blocks, bool low)
                       .producer_registers = 24,
                       .consumer_registers = 240,
                       .takes_turns = 1,
+                      .speculates = 0,
                       .schedule = Schedule::kDynamic};
   if (low) {
     tile.consumers = 1;

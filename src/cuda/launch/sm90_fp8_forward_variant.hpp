@@ -29,6 +29,7 @@ inline constexpr Field<Sm90Fp8ForwardVariant> kSm90Fp8ForwardFields[] = {
     {"consumer_registers", "kConsumerRegisters",
      number<&Sm90Fp8ForwardVariant::tile, &Sm90Fp8Tile::consumer_registers>},
     {"ping_pong", "kPingPong", flag<&Sm90Fp8ForwardVariant::tile, &Sm90Fp8Tile::takes_turns>},
+    {"speculate", "kSpeculate", flag<&Sm90Fp8ForwardVariant::tile, &Sm90Fp8Tile::speculates>},
     {"dynamic", "kSchedule", number<&Sm90Fp8ForwardVariant::tile, &Sm90Fp8Tile::schedule>},
     {nullptr, "kHasKeyBlocks", flag<&Sm90Fp8ForwardVariant::key_blocks>},
     {nullptr, "kSmemBytes", number<&Sm90Fp8ForwardVariant::smem_bytes>},
