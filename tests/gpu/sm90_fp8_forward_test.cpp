@@ -256,7 +256,7 @@ INSTANTIATE_TEST_SUITE_P(
                              .head_dim_v = 96,
                              .causal = true,
                              .descales = Descales::kTensor,
-                             .layout = Layout::kPadded},
+                             .layout = Layout::kSliced},
                     Fp8Facts{.heads = 2,
                              .heads_k = 1,
                              .seqlen_q = 180,
@@ -362,6 +362,8 @@ TEST_F(Sm90Fp8, RefusesWhatItDoesNotSupport) {
   expect_refused([&] { forward(call); }, "v: dtype");
   const Fp8Case odd({.head_dim = 80, .head_dim_v = 80});
   expect_refused([&] { forward(odd.call()); }, "head_dim 80");
+  const Fp8Case unaligned({.layout = Layout::kPadded});
+  expect_refused([&] { forward(unaligned.call()); }, "multiples of 16 bytes");
 }
 
 }  // namespace
