@@ -97,6 +97,15 @@ struct Params {
   /// even for calls on GPUs. It may be destroyed when the call, or plan(), has returned. Not allowed with varlen or in
   /// a ring.
   const BlockMask* block_mask = nullptr;
+  /// Factors of q, k and v of dtype f8e4m3. An element x represents the number x * descale, and factors must be
+  /// positive. The tensors are f32. q_descale has the shape (1 or batch, 1 or num_heads_k, 1, 1); a factor belongs to
+  /// all query heads that read the key head. k_descale and v_descale have the shape (1 or batch, 1 or num_heads_k, 1 or
+  /// number of blocks, 1). A block has 128 keys, and the last block of a sequence may have fewer. With varlen, the
+  /// first dimension is 1 or num_sequences, and the blocks of each sequence begin at its start; their number is that of
+  /// max_seqlen_k. If a tensor is absent, its factors are 1. Not allowed with other dtypes.
+  std::optional<ConstTensor> q_descale = {};
+  std::optional<ConstTensor> k_descale = {};
+  std::optional<ConstTensor> v_descale = {};
   /// Probability with which dropout sets an entry of p to 0, 0 <= dropout_p < 1. Kept entries are multiplied by
   /// 1/(1-dropout_p).
   double dropout_p = 0.0;
@@ -122,12 +131,16 @@ struct Params {
 
 /// The arguments of forward. Inputs may be in const memory. All tensors must be on the device of q.
 struct ForwardCall {
-  ConstTensor q;  ///< f32, f16 or bf16 (batch, num_heads_q, seqlen_q, head_dim), 1 <= head_dim <= 512
+  /// f32, f16 or bf16 (batch, num_heads_q, seqlen_q, head_dim), 1 <= head_dim <= 512. On a Hopper GPU, q, k and v may
+  /// be f8e4m3. Compute `sm90_fp8_forward` then runs the call. It supports head_dim 64, 96 and 128, causal and window
+  /// masks, and packed sequences.
+  ConstTensor q;
   /// Keys, with the dtype of q and the shape (batch, num_heads_k, seqlen_k, head_dim). num_heads_q is a multiple of
   /// num_heads_k, and query head h reads key head h / (num_heads_q / num_heads_k).
   ConstTensor k;
   ConstTensor v;  ///< dtype of q, (batch, num_heads_k, seqlen_k, head_dim_v), 1 <= head_dim_v <= 512
   /// Output, with the dtype of q and the shape (batch, num_heads_q, seqlen_q, head_dim_v). Must not overlap an input.
+  /// If q is f8e4m3, the output is f32, f16 or bf16.
   Tensor o;
   /// Output, f32, of shape (batch, num_heads_q, seqlen_q, 1): the natural logarithm of sum_j exp(s[i,j]). If there are
   /// sinks, the sum includes exp(sink). Dropout does not change lse.

@@ -22,8 +22,8 @@ struct Backend {
   bool in_auto = true;
   /// True for one backend of each device, the one that supports the most options. If no backend can run a problem,
   /// "auto" reports the reason why this backend cannot. There is one exception: this backend does not support the
-  /// problem's options, but another backend does. "auto" then reports the reason of the first backend that supports
-  /// them.
+  /// problem's options or the dtype of q, but another backend does. "auto" then reports the reason of the first backend
+  /// that supports them.
   bool is_fallback = false;
   DTypes dtypes = {~0U};  ///< dtypes that q may have; the backend may have further conditions
   /// Returns one line with the reason why the backend cannot run this problem, or nothing if it can. Example:

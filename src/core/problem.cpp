@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <initializer_list>
 #include <span>
@@ -25,7 +26,7 @@ class TensorList {
   [[nodiscard]] std::span<const NamedTensor> all() const { return {all_.data(), count_}; }
 
  private:
-  std::array<NamedTensor, 7 + kScoreTensors.size()> all_ = {};
+  std::array<NamedTensor, 10 + kScoreTensors.size()> all_ = {};
   std::size_t count_ = 0;
 };
 
@@ -123,12 +124,58 @@ void resolve_params(Problem& p, const Params& params, const WholeLengths& whole)
   }
 }
 
+/// Checks a tensor of descales and expands its broadcast dimensions. `blocks` is the number of blocks of keys, or 1.
+Tensor resolved_descale(const char* name, const ConstTensor& passed, const Problem& p, std::int64_t blocks) {
+  Tensor t = input_view(passed);
+  check_tensor(name, t, p.q.device);
+  if (t.dtype != DType::kF32) refuse("{}: dtype {}, allowed f32", name, dtype_name(t.dtype));
+  const Shape full = {p.num_sequences, p.num_heads_k, blocks, 1};
+  for (std::size_t d = 0; d < 4; ++d) {
+    if (t.shape[d] != 1 && t.shape[d] != full[d]) {
+      refuse("{}: shape {}, allowed (1 or {}, 1 or {}, 1{}, 1)", name, shape_text(t.shape), full[0], full[1],
+             blocks == 1 ? "" : fmt::format(" or {}", blocks));
+    }
+    if (t.shape[d] == 1) t.stride[d] = 0;
+  }
+  t.shape = full;
+  return t;
+}
+
+void resolve_descales(Problem& p, const Params& params) {
+  const std::int64_t blocks = std::max<std::int64_t>(1, (p.max_seqlen_k + kDescaleKeys - 1) / kDescaleKeys);
+  const auto resolve = [&](const char* name, const std::optional<ConstTensor>& passed, std::int64_t most,
+                           std::optional<Tensor>& to) {
+    if (!passed) return;
+    if (p.q.dtype != DType::kF8E4M3) refuse("{}: given with q of {}, allowed with f8e4m3", name, dtype_name(p.q.dtype));
+    to = resolved_descale(name, *passed, p, most);
+  };
+  resolve("q_descale", params.q_descale, 1, p.q_descale);
+  resolve("k_descale", params.k_descale, blocks, p.k_descale);
+  resolve("v_descale", params.v_descale, blocks, p.v_descale);
+}
+
+/// Checks q, k, v and o. A complete forward pass may also have inputs of 8 bits.
+void check_main_tensors(const Problem& p, bool may_have_8_bits) {
+  const bool has_8_bits = may_have_8_bits && p.q.dtype == DType::kF8E4M3;
+  for (const auto& [name, tensor] : {std::pair{"q", &p.q}, {"k", &p.k}, {"v", &p.v}}) {
+    if (!has_8_bits) {
+      check_float_tensor(name, *tensor, p.q.device);
+      continue;
+    }
+    if (tensor->dtype != p.q.dtype) {
+      refuse("{}: dtype {}, allowed the dtype of q, {}", name, dtype_name(tensor->dtype), dtype_name(p.q.dtype));
+    }
+    check_tensor(name, *tensor, p.q.device);
+  }
+  check_float_tensor("o", p.o, p.q.device);
+}
+
 /// Checks and resolves the arguments that forward and backward have in common. The caller has set q, k, v, o, and lse
 /// if there is one. The argument `wants_gradients` is true if the call requests gradients of captures.
-void check_and_resolve(Problem& p, const Params& params, const WholeLengths* whole, bool wants_gradients = false) {
+void check_and_resolve(Problem& p, const Params& params, const WholeLengths* whole, bool is_forward,
+                       bool wants_gradients = false) {
   const Tensor &q = p.q, &k = p.k, &v = p.v, &o = p.o;
-  const std::pair<const char*, const Tensor*> tensors[] = {{"q", &q}, {"k", &k}, {"v", &v}, {"o", &o}};
-  for (const auto& [name, tensor] : tensors) check_float_tensor(name, *tensor, q.device);
+  check_main_tensors(p, is_forward && whole == nullptr);
   check_head_dim("q", q, kMaxHeadDim);
   check_head_dim("v", v, kMaxHeadDim);
   check_shape("k", k, {q.shape[0], kAny, kAny, q.shape[3]}, "(batch of q, num_heads_k, seqlen_k, head_dim of q)");
@@ -147,6 +194,7 @@ void check_and_resolve(Problem& p, const Params& params, const WholeLengths* who
   const WholeLengths lengths = whole != nullptr ? *whole : WholeLengths{q.shape[2], k.shape[2]};
   if (params.varlen) resolve_varlen(p, params, lengths);
   resolve_params(p, params, lengths);
+  resolve_descales(p, params);
   resolve_block_mask(p, params, whole == nullptr);
   resolve_score_function(p, params, whole == nullptr, wants_gradients);
 }
@@ -170,6 +218,9 @@ void resolve_score_gradients(Problem& p, const BackwardCall& call) {
 TensorList inputs_of(const Problem& p) {
   TensorList inputs = {{"q", &p.q}, {"k", &p.k}, {"v", &p.v}};
   for (const ScoreTensor& row : kScoreTensors) inputs.add(row.name, p.*row.tensor);
+  inputs.add("q_descale", p.q_descale);
+  inputs.add("k_descale", p.k_descale);
+  inputs.add("v_descale", p.v_descale);
   return inputs;
 }
 
@@ -188,7 +239,7 @@ Problem make_problem(const ForwardCall& call, const WholeLengths* whole) {
   p.v = input_view(call.v);
   p.o = call.o;
   p.lse = call.lse;
-  check_and_resolve(p, call.params, whole);
+  check_and_resolve(p, call.params, whole, true);
   TensorList outputs = {{"o", &p.o}};
   outputs.add("lse", p.lse);
   check_captured_memory(p, call.params, outputs.all(), inputs_of(p).all());
@@ -203,7 +254,7 @@ Problem make_problem(const BackwardCall& call, const WholeLengths* whole) {
   p.v = input_view(call.v);
   p.o = input_view(call.o);
   p.lse = input_view(call.lse);
-  check_and_resolve(p, call.params, whole, !call.captures.empty());
+  check_and_resolve(p, call.params, whole, false, !call.captures.empty());
   p.is_backward = true;
   p.dout = input_view(call.dout);
   p.dq = call.dq;

@@ -20,6 +20,7 @@
 namespace attend::core {
 
 constexpr std::int64_t kMaxHeadDim = 512;
+constexpr std::int64_t kDescaleKeys = 128;  // number of keys that share a descale, if descales differ between keys
 constexpr std::int64_t kMaxLength = (std::int64_t{1} << 31) - 1;  // limit of each dimension of a tensor
 
 /// One sequence of the batch. In dense tensors, it is batch entry `batch`, and its rows start at 0. In packed tensors,
@@ -66,6 +67,9 @@ struct Problem {
   std::optional<Tensor> bias;          ///< (batch, num_heads_q, seqlen_q, seqlen_k)
   std::optional<Tensor> mask;          ///< (batch, num_heads_q, seqlen_q, seqlen_k)
   std::optional<Tensor> sinks;         ///< (num_sequences, num_heads_q, 1, 1)
+  /// Factors of 8-bit q, k and v, each f32 (num_sequences, num_heads_k, blocks, 1). The factors of q are those of the
+  /// query heads that read a key head, and q has one block. k and v have blocks of kDescaleKeys keys.
+  std::optional<Tensor> q_descale, k_descale, v_descale;
   std::optional<Varlen> varlen;
 
   // The fields below are used only by backward.

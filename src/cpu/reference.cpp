@@ -21,10 +21,13 @@
 //   dk_j = scale sum_i f'_ij g'_ij ds_ij q_i
 #include "cpu/reference.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <vector>
 
+#include "core/dtype_traits.hpp"
 #include "core/merged_lse.hpp"
 #include "cpu/backends.hpp"
 #include "cpu/reference_rows.hpp"
@@ -108,6 +111,9 @@ void backward(const Problem& p, Stream /*stream*/) {
 }
 
 std::optional<std::string> unsupported(const Problem& p) {
+  if (!core::is_float(p.q.dtype)) {
+    return fmt::format("q: dtype {}, compute 'reference' allows f32, f16, bf16, f64", dtype_name(p.q.dtype));
+  }
   return core::custom_score_lack(p, "reference", /*runs_programs=*/true);
 }
 

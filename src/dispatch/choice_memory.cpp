@@ -39,7 +39,7 @@ ProblemKey::ProblemKey(const Problem& p) {
   if (p.is_backward) {
     for (const Tensor* t : {&p.dout, &p.dq, &p.dk, &p.dv}) add(*t);
   }
-  for (const std::optional<Tensor>* t : {&p.lse, &p.dlse}) add(*t);
+  for (const std::optional<Tensor>* t : {&p.lse, &p.dlse, &p.q_descale, &p.k_descale, &p.v_descale}) add(*t);
   for (const core::ScoreTensor& row : core::kScoreTensors) {
     add(p.*row.tensor);
     if (row.gradient != nullptr) add(p.*row.gradient_tensor);

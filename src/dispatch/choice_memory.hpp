@@ -24,7 +24,7 @@ class ProblemKey {
  private:
   static constexpr std::size_t kNumbersOfTensor = 9, kMostOthers = 28 + core::CustomScore::kMostCaptured;
   static constexpr std::size_t kMostTensors =
-      10 + 2 * core::kScoreTensors.size() + 2 * core::CustomScore::kMostCaptured;
+      13 + 2 * core::kScoreTensors.size() + 2 * core::CustomScore::kMostCaptured;
 
   void add(std::int64_t number) { numbers_.at(count_++) = number; }
   void add(const Tensor& t);

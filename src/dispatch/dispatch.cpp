@@ -27,11 +27,14 @@ bool is_candidate(const Backend& backend, const Problem& problem) {
 /// Returns the reason that "auto" reports if no backend can run the problem.
 std::string lack_of_all(const Backend& fallback, const Problem& problem) {
   const Backend* asked = &fallback;
-  if (fallback.takes_options && !fallback.takes_options(problem)) {
+  const bool has_dtype = fallback.dtypes.has(problem.q.dtype);
+  if (!has_dtype || (fallback.takes_options && !fallback.takes_options(problem))) {
     for (const Backend* backend : all_backends()) {
       const bool has_pass =
           problem.is_backward ? static_cast<bool>(backend->backward) : static_cast<bool>(backend->forward);
-      if (!is_candidate(*backend, problem) || !has_pass || !backend->takes_options(problem)) continue;
+      if (!is_candidate(*backend, problem) || !has_pass) continue;
+      // Few backends support the dtype of 8-bit inputs. Their reasons are of more use than that the fallback does not.
+      if (has_dtype ? !backend->takes_options(problem) : !backend->dtypes.has(problem.q.dtype)) continue;
       asked = backend;
       break;
     }

@@ -30,6 +30,11 @@ namespace attend::io {
   return dtype == DType::kF64 ? DType::kF64 : DType::kF32;
 }
 
+/// Returns the dtype of o if q, k and v have `dtype`.
+[[nodiscard]] constexpr DType output_dtype(DType dtype) noexcept {
+  return dtype == DType::kF8E4M3 ? DType::kBF16 : dtype;
+}
+
 /// Returns the names of all files in a folder that attend reads or writes: the tensors of a problem, and the gradients
 /// of its options.
 [[nodiscard]] std::vector<std::string> tensor_files();

@@ -24,10 +24,11 @@ TEST(CustomScore, IsTakenByTheFamiliesOfProductionAndRefusedByRungs) {
   const core::CustomScore score = named(1);
   const cuda::DeviceInfo gpu = device("sm_90a", 132);
   std::set<std::string> taken, refused;
-  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kF8E4M3}) {
     for (const bool backward : {false, true}) {
       for (const Sizes& sizes : {Sizes{}, Sizes{.head_dim = 512, .head_dim_v = 512}}) {
-        MadeUp made(dtype, sizes, {}, backward);
+        MadeUp made(dtype == DType::kF8E4M3 ? DType::kBF16 : dtype, sizes, {}, backward);
+        if (dtype == DType::kF8E4M3) made.problem.q.dtype = made.problem.k.dtype = made.problem.v.dtype = dtype;
         for (const cuda::Family* family : cuda::families()) {
           made.problem.custom_score = nullptr;
           if (family->lack(made.problem, gpu)) continue;  // this family also refuses the problem without a custom score

@@ -31,4 +31,18 @@ inline float from_e4m3(unsigned byte) {
   return byte & 0x80 ? -x : x;
 }
 
+// Rounds to nearest, ties to even. Numbers out of range become 448 with their sign.
+inline unsigned to_e4m3(float x) {
+  constexpr float kLargest = 448, kSmallestNormal = 0x1p-6f;
+  if (x != x) return 0x7f;
+  const unsigned sign = std::signbit(x) ? 0x80 : 0;
+  const float magnitude = std::fabs(x);
+  if (magnitude >= kLargest) return sign | 0x7e;
+  if (magnitude < kSmallestNormal) return sign | static_cast<unsigned>(std::nearbyint(magnitude * 0x1p9f));
+  int exponent = 0;
+  const float fraction = std::frexp(magnitude, &exponent);                    // from 1/2 to 1
+  const auto eighths = static_cast<unsigned>(std::nearbyint(fraction * 16));  // from 8 to 16
+  return sign | (static_cast<unsigned>(exponent - 1 + 7) * 8 + eighths - 8);
+}
+
 }  // namespace emulated

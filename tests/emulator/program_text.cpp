@@ -142,6 +142,7 @@ void write_headers(const TemporaryFolder& folder, const std::vector<std::pair<st
   // written instead.
   write_text(folder.path() / "isa/wgmma.cuh", read_text(emulator / "wgmma.hpp"));
   write_text(folder.path() / "isa/wgmma_widths.cuh", "#pragma once\n#include \"wgmma.cuh\"\n");
+  write_text(folder.path() / "isa/wgmma_e4m3.cuh", read_text(emulator / "wgmma_e4m3.hpp"));
   write_text(folder.path() / "isa/wgmma_fresh.cuh", read_text(emulator / "wgmma_fresh.hpp"));
   write_text(folder.path() / "isa/wgmma_transposed.cuh", read_text(emulator / "wgmma_transposed.hpp"));
 }

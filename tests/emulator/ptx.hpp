@@ -149,6 +149,13 @@ inline void ptx_cvt_rn_f16x2_e4m3x2(unsigned& to, unsigned short pair) {
   const auto half = [](unsigned byte) { return static_cast<unsigned>(emulated::to_half(emulated::from_e4m3(byte))); };
   to = half(pair >> 8) << 16 | half(pair & 0xff);
 }
+inline void ptx_cvt_rn_satfinite_e4m3x2_f32(unsigned short& to, float high, float low) {
+  to = static_cast<unsigned short>(emulated::to_e4m3(high) << 8 | emulated::to_e4m3(low));
+}
+// Two such conversions in one asm statement (pack_e4m3).
+inline void ptx_cvt_rn_satfinite_e4m3x2_f32(unsigned& to, float a, float b, float c, float d) {
+  to = emulated::to_e4m3(d) << 24 | emulated::to_e4m3(c) << 16 | emulated::to_e4m3(b) << 8 | emulated::to_e4m3(a);
+}
 inline void ptx_sub_f16x2(unsigned& to, unsigned a, unsigned b) {
   const auto half = [&](int shift) {
     const float x = emulated::from_half(static_cast<unsigned short>(a >> shift));

@@ -35,7 +35,8 @@ std::vector<Candidate> candidates(const ExplainOptions& options, Mode pass, Devi
   const io::FolderSpec& spec = options.spec;
   Addresses memory(device);
   const auto make = [&](const Shape& shape) { return memory.tensor(spec.dtype, shape); };
-  const Tensor q = make(spec.q_shape()), k = make(spec.k_shape()), v = make(spec.v_shape()), o = make(spec.o_shape());
+  const Tensor q = make(spec.q_shape()), k = make(spec.k_shape()), v = make(spec.v_shape());
+  const Tensor o = memory.tensor(io::output_dtype(spec.dtype), spec.o_shape());
   const Tensor lse = memory.tensor(io::lse_dtype(spec.dtype), spec.lse_shape());
   Params params = options.attention.params("auto");
   const Shape scores = {1, spec.num_heads, spec.seqlen_q, spec.seqlen_k};

@@ -72,7 +72,7 @@ void add_generate(CLI::App& app, GenerateOptions& options, Raw& raw) {
   add_integer(app, "--seq_len_k", raw.seqlen_k, 1, core::kMaxLength, "Keys; as many as query rows if not given");
   add_integer(app, "--head_dim", spec.head_dim, 1, core::kMaxHeadDim, "Columns of Q and K, 64 if not given");
   add_integer(app, "--head_dim_v", raw.head_dim_v, 1, core::kMaxHeadDim, "Columns of V; those of K if not given");
-  add_choice(app, "--dtype", raw.dtype, dtype_names(), "Type of the numbers, f32 if not given");
+  add_choice(app, "--dtype", raw.dtype, dtype_names(flag_dtypes()), "Type of the numbers, f32 if not given");
   add_seed(app, "--seed", options.seed, "Seed of the values, 42 if not given");
   app.add_flag("--with_dout", options.with_dout, "Also write dO.bin, a random incoming gradient");
   add_path(app, "--output_dir", options.output_dir, "Folder in which the new folder is made, ./data if not given");
@@ -211,7 +211,7 @@ BenchOptions finish(BenchOptions options, const Raw& raw) {
   }
   if (raw.device != 0) options.device = raw.device == 1 ? DeviceType::kCPU : DeviceType::kCUDA;
   options.mode = std::array{Mode::kBoth, Mode::kForward, Mode::kBackward}.at(raw.mode);
-  options.dtype = flag_dtypes().at(raw.problem.dtype);
+  options.dtype = problem_dtypes().at(raw.problem.dtype);
   options.max_seconds = raw.max_seconds.value_or(options.max_seconds);
   if (raw.problem.sizes.empty()) {
     raw.problem.finish_without_sizes("--problem", options.attention);

@@ -31,9 +31,18 @@ const std::vector<DType>& flag_dtypes() {
   return dtypes;
 }
 
-std::vector<std::string> dtype_names() {
+const std::vector<DType>& problem_dtypes() {
+  static const std::vector<DType> dtypes = [] {
+    std::vector<DType> all = flag_dtypes();
+    all.push_back(DType::kF8E4M3);
+    return all;
+  }();
+  return dtypes;
+}
+
+std::vector<std::string> dtype_names(const std::vector<DType>& dtypes) {
   std::vector<std::string> names;
-  for (const DType dtype : flag_dtypes()) names.emplace_back(dtype_name(dtype));
+  for (const DType dtype : dtypes) names.emplace_back(dtype_name(dtype));
   return names;
 }
 
@@ -66,8 +75,9 @@ void AttentionFlags::finish(AttentionOptions& options) const {
 
 void ProblemFlags::add(CLI::App& app, const char* flag, AttentionOptions& options) {
   app.add_option(flag, sizes, "Batch, query heads, seqlen and head_dim: 2,16,8192,128")->type_name("B,H,S,D");
-  const std::string type = fmt::format("Type of the numbers, {} if not given", dtype_names().at(dtype));
-  add_choice(app, "--dtype", dtype, dtype_names(), type.c_str());
+  const std::vector<std::string> names = dtype_names(problem_dtypes());
+  const std::string help = fmt::format("Type of the numbers, {} if not given", names.at(dtype));
+  add_choice(app, "--dtype", dtype, names, help.c_str());
   add_integer(app, "--num_heads_kv", heads_kv, 1, core::kMaxLength, "Key and value heads; those of Q if not given");
   add_integer(app, "--seq_len_k", seqlen_k, 1, core::kMaxLength, "Keys; as many as query rows if not given");
   add_integer(app, "--head_dim_v", head_dim_v, 1, core::kMaxHeadDim, "Columns of V; those of K if not given");
@@ -92,7 +102,7 @@ io::FolderSpec ProblemFlags::finish(const char* flag, AttentionOptions& options)
                          .num_heads = size(1, core::kMaxLength),
                          .seqlen_q = size(2, core::kMaxLength),
                          .head_dim = size(3, core::kMaxHeadDim),
-                         .dtype = flag_dtypes().at(dtype)};
+                         .dtype = problem_dtypes().at(dtype)};
   spec.num_heads_kv = heads_kv == 0 ? spec.num_heads : heads_kv;
   spec.seqlen_k = seqlen_k == 0 ? spec.seqlen_q : seqlen_k;
   spec.head_dim_v = head_dim_v == 0 ? spec.head_dim : head_dim_v;

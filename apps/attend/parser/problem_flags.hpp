@@ -13,9 +13,12 @@
 
 namespace attend::cli {
 
-/// Return the element types that commands accept, and the names of these types in the same order.
+/// Returns the element types that files may have.
 [[nodiscard]] const std::vector<DType>& flag_dtypes();
-[[nodiscard]] std::vector<std::string> dtype_names();
+/// Returns the element types of problems that commands make: flag_dtypes(), followed by f8e4m3. With f8e4m3, o is bf16.
+[[nodiscard]] const std::vector<DType>& problem_dtypes();
+/// Returns the names of the types.
+[[nodiscard]] std::vector<std::string> dtype_names(const std::vector<DType>& dtypes);
 
 /// Splits `text` at commas.
 [[nodiscard]] std::vector<std::string> split_at_commas(std::string_view text);

@@ -39,7 +39,7 @@ double share_kept(const ScoreTensors& tensors) {
 }  // namespace
 
 void Workload::allocate_forward() {
-  o = poisoned(q.dtype(), {q.shape()[0], q.shape()[1], q.shape()[2], v.shape()[3]});
+  o = poisoned(io::output_dtype(q.dtype()), {q.shape()[0], q.shape()[1], q.shape()[2], v.shape()[3]});
   lse = poisoned(io::lse_dtype(q.dtype()), {q.shape()[0], q.shape()[1], q.shape()[2], 1});
 }
 

@@ -26,6 +26,7 @@ constexpr Entry kEntries[] = {{.family = "simt", .examples = simt_examples},
                               {.family = "sm80_backward", .examples = sm80_backward_examples},
                               {.family = "sm90_forward", .examples = sm90_forward_examples},
                               {.family = "sm90_f32_forward", .examples = sm90_f32_forward_examples},
+                              {.family = "sm90_fp8_forward", .examples = sm90_fp8_forward_examples},
                               {.family = "sm90_backward", .examples = sm90_backward_examples},
                               {.family = "sm90_backward_panels", .examples = sm90_backward_panels_examples}};
 

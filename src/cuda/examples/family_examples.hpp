@@ -45,6 +45,10 @@ struct HeadDims {
 /// alone and all options together, few query rows, and unaligned tensors.
 [[nodiscard]] std::vector<Variant> sm90_f32_forward_examples(const Arch& arch);
 
+/// Returns the examples of sm90_fp8_forward. They cover all head_dims, all dtypes of o, all masks, packed sequences,
+/// negated scores, and descales of blocks of keys.
+[[nodiscard]] std::vector<Variant> sm90_fp8_forward_examples(const Arch& arch);
+
 /// Returns the examples of sm90_backward. They cover both tile shapes, both dtypes, all masks, packed sequences,
 /// deterministic sums, padded head_dims, and steps of ring attention.
 [[nodiscard]] std::vector<Variant> sm90_backward_examples(const Arch& arch);

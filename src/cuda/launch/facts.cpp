@@ -172,7 +172,8 @@ ScoreModTraits Facts::score() const {
 }
 
 Facts facts_of(const Problem& p, bool folds_scale) {
-  Facts facts = {.element = element_of(p.q.dtype),
+  // Kernels for 8-bit floats depend on the type of o, because all their inputs have one type.
+  Facts facts = {.element = element_of(core::is_float(p.q.dtype) ? p.q.dtype : p.o.dtype),
                  .head_dim = static_cast<std::int32_t>(p.head_dim),
                  .head_dim_v = static_cast<std::int32_t>(p.head_dim_v),
                  .mask = mask_kind(p),
@@ -276,6 +277,7 @@ std::optional<Lack> dtype_lack(const Problem& p, core::DTypes dtypes) {
   if (!dtypes.has(p.q.dtype)) return Lack{"q", "dtype", dtype_name(p.q.dtype), dtypes};
   for (const auto& [name, tensor] : core::NamedTensors(p)) {
     if (p.adds_to_outputs() && is_sum(p, tensor)) continue;
+    if (!core::is_float(p.q.dtype) && tensor == &p.o) continue;  // o of 8-bit inputs has a wider type
     if (tensor->dtype != p.q.dtype) return Lack{name, "dtype", dtype_name(tensor->dtype), dtype_of_q};
   }
   return std::nullopt;

@@ -103,8 +103,9 @@ std::span<const Family* const> families() {
     // Never destroyed, because launches may continue during process exit.
     auto* all = new std::vector<const Family*>();
     for (const Rung& rung : ladder()) all->push_back(rung_family(rung).release());
-    for (const auto family : {sm80_forward_family, sm80_backward_family, sm90_backward_family,
-                              sm90_backward_panels_family, sm90_forward_family, sm90_f32_forward_family, simt_family}) {
+    for (const auto family :
+         {sm80_forward_family, sm80_backward_family, sm90_backward_family, sm90_backward_panels_family,
+          sm90_forward_family, sm90_f32_forward_family, sm90_fp8_forward_family, simt_family}) {
       all->push_back(family().release());
     }
     return all;

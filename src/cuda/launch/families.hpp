@@ -25,5 +25,7 @@ namespace attend::cuda {
 [[nodiscard]] std::unique_ptr<const Family> sm90_forward_family();
 /// Returns the float32 forward family for Hopper's tensor cores. Defined in sm90_f32_forward.cpp.
 [[nodiscard]] std::unique_ptr<const Family> sm90_f32_forward_family();
+/// Returns the forward family for 8-bit floats on Hopper's tensor cores. Defined in sm90_fp8_forward.cpp.
+[[nodiscard]] std::unique_ptr<const Family> sm90_fp8_forward_family();
 
 }  // namespace attend::cuda

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "core/dtype_traits.hpp"
 #include "cuda/launch/facts.hpp"
 #include "cuda/launch/tensor_maps.hpp"
 #include "kernels/common/element_info.cuh"
@@ -113,6 +114,7 @@ double made_up_for_cut_off(const core::Problem& p) {
   // score is larger.
   constexpr std::int64_t kDepth = 16, kWide = 192;
   const double share = [&p] {
+    if (!core::is_float(p.q.dtype)) return 0.0;  // products of 8-bit floats have few digits
     switch (element_of(p.q.dtype)) {
       case ElementType::kF16:
         return p.head_dim <= kWide ? 0.69 : 0.76;
