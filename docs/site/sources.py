@@ -25,7 +25,7 @@ def all_of(module: str) -> list[str]:
 
 
 def description_of(module: str) -> str:
-    return ast.get_docstring(_parsed(module)) or ""
+    return "\n".join(with_prose((ast.get_docstring(_parsed(module)) or "").splitlines()))
 
 
 def is_module(name: str) -> bool:
