@@ -11,7 +11,7 @@ import attend.jax
 import jax
 import numpy as np
 import torch
-from attend import flash_attn, flash_attn_3, vllm_flash_attn
+from attend import flash_attn, flash_attn_3, ring_flash_attn, vllm_flash_attn
 from attend.ring import ring_attention, shard
 from attend.torch.flex_attention import create_block_mask, flex_attention
 from numpy.typing import NDArray
@@ -82,6 +82,10 @@ def flash_attn_of_tensors(q: torch.Tensor, offsets: torch.Tensor) -> None:
     assert_type(flash_attn_3.flash_attn_combine(q, q, return_lse=False), torch.Tensor)
     assert_type(vllm_flash_attn.flash_attn_varlen_func(q, q, q, 8, offsets, 8, seqused_k=offsets), torch.Tensor)
     vllm_flash_attn.reshape_and_cache_flash(q, q, q, q, offsets, "auto")  # returns None
+    assert_type(ring_flash_attn.zigzag_ring_flash_attn_func(q, q, q, causal=True), torch.Tensor)
+    gathered = ring_flash_attn.llama3_flash_attn_varlen_kvpacked_func
+    found = gathered(q, q, offsets, offsets, 8, 8, 1, slice(0, 8), return_attn_probs=True)
+    assert_type(found, tuple[torch.Tensor, torch.Tensor, None])
 
 
 def arrays_of_jax(q: jax.Array, constant: NDArray[Any]) -> None:
