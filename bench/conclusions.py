@@ -20,9 +20,9 @@ On an H200. Figures are for the forward pass unless stated otherwise. Problems a
 3. **The division into blocks matters as much.** `flash_2d` has one block for each head. `fa2_naive` computes the same products with
    one block for each tile of rows and takes {fa2_naive} ms. With few heads, one block for each head would leave most of the GPU
    idle. This is the first point of the FlashAttention-2 paper.
-4. **Operands limit the tensor cores.** In bfloat16 at ({HALF}) `mma` takes {mma} ms. Without bank conflicts
-   (`mma_swizzle`) this becomes {mma_swizzle} ms, with copies in the background (`mma_qreg_async`) {mma_qreg_async} ms, and with
-   Hopper's warpgroups and a warp that only loads (`wgmma_specialized`) {wgmma_specialized} ms. The production kernel, `sm90_forward`,
+4. **Operands limit the tensor cores.** In bfloat16 at ({HALF}) `mma` takes {mma} ms. `mma_swizzle`
+   has no bank conflicts and takes {mma_swizzle} ms. `mma_qreg_async` copies in the background and takes {mma_qreg_async} ms.
+   `wgmma_specialized` uses Hopper's warpgroups and a warp that only loads, and takes {wgmma_specialized} ms. The production kernel, `sm90_forward`,
    takes {sm90_forward} ms. That is {best} TFLOP/s, compared with {product} of a large matrix product.
 5. **Short sequences are a different problem.** At ({SHORT}), causal, bfloat16, attend reaches {short} TFLOP/s and the best of its
    peers {short_peer}. At S = 8192 attend reaches {long}. With few keys, many tiles lie on the diagonal and are half empty, and each

@@ -26,7 +26,7 @@ nitpicky = True
 nitpick_ignore_regex = [
     ("c:identifier", r"u?int\d+_t|size_t"),
     ("cpp:identifier", r"State|core(::.*)?|ring(::.*)?|MPI_Comm"),  # declared in the headers, but not documented
-    ("py:obj", ".*"),  # a word in backticks is a link if an object has this name
+    ("py:obj", "(?s).*"),  # text in backticks is a link if an object has this name; it may contain line breaks
     ("py:(class|exc)", ".*"),  # types of other packages
 ]
 default_role = "py:obj"
@@ -41,6 +41,7 @@ breathe_domain_by_extension = {"h": "c", "hpp": "cpp"}
 autodoc_mock_imports = ABSENT
 autodoc_typehints = "signature"
 autodoc_member_order = "bysource"
+napoleon_custom_sections = [("Fields", "params_style")]  # of named tuples
 breathe_order_parameters_first = True
 
 graphviz_output_format = "svg"

@@ -182,7 +182,8 @@ TEST_P(LargeProducts, ErrNoMoreThanTheStandard) {
   }
 }
 
-// The products of all keys are equal as integers. After scaling by 1 / sqrt(80), the products reach 1e5.
+// In exact arithmetic, all keys have the same product with a query row. After scaling by 1 / sqrt(80), the products
+// reach 1e5.
 TEST(EqualScores, StayEqualHoweverLarge) {
   const Inputs in = make_inputs({.seqlen_q = 64, .seqlen_k = 200, .head_dim = 80, .head_dim_v = 16});
   in.q.generate([](auto, auto, auto, auto col) { return col < 40 ? 300 : 301; });

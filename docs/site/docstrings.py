@@ -10,13 +10,13 @@ _RESULT = re.compile(r"^(\w+(?:, \w+)*): ")
 
 
 def with_prose(lines: list[str]) -> list[str]:
-    """Returns the docstring with some sections converted to paragraphs, because Napoleon would parse them as lists of
-    types.
+    """Returns the docstring with indented blocks converted to literal blocks, and with some sections converted to
+    paragraphs, because Napoleon would parse them as lists of types.
 
     A "Raises:" section is not converted if each of its entries begins with a class. A "Returns:" section with several
     named results becomes a list.
     """
-    lines = list(lines)
+    lines = _with_literal_blocks(lines)
     i = -1
     while (i := i + 1) < len(lines):
         section = _SECTION.match(lines[i])
@@ -34,6 +34,18 @@ def with_prose(lines: list[str]) -> list[str]:
             body = _results(body)
         lines[i:end] = [f"{indent}**{section[2]}**", "", *(f"{indent}{line}".rstrip() for line in body), ""]
     return lines
+
+
+def _with_literal_blocks(lines: list[str]) -> list[str]:
+    """Returns the lines with "::" before each indented block that follows an empty line and a line of text."""
+    result: list[str] = []
+    text = ""  # the last line that is not empty
+    for before, line in zip(["", *lines], lines):
+        if line.startswith("    ") and not before.strip() and text and not text.startswith(" ") and text[-2:] != "::":
+            result += ["::", ""]
+        result.append(line)
+        text = line if line.strip() else text
+    return result
 
 
 def _results(body: list[str]) -> list[str]:

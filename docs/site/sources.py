@@ -25,7 +25,7 @@ def all_of(module: str) -> list[str]:
 
 
 def description_of(module: str) -> str:
-    return ast.get_docstring(_parsed(module)) or ""
+    return "\n".join(with_prose((ast.get_docstring(_parsed(module)) or "").splitlines()))
 
 
 def is_module(name: str) -> bool:
@@ -33,11 +33,15 @@ def is_module(name: str) -> bool:
     return path.is_dir() or path.with_suffix(".py").exists()
 
 
-def _defined(module: str, name: str) -> ast.FunctionDef | ast.ClassDef:
-    """Returns the definition of a name, in this module or in the module from which it is imported."""
-    for node in _parsed(module).body:
-        if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name == name:
-            return node
+def _defined(module: str, name: str) -> list[ast.FunctionDef | ast.ClassDef]:
+    """Returns the overloads of a name and then its definition, in this module or in the module from which it is
+    imported.
+    """
+    body = _parsed(module).body
+    found = [node for node in body if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name == name]
+    if found:
+        return found
+    for node in body:
         if isinstance(node, ast.ImportFrom) and node.module:
             for alias in node.names:
                 if (alias.asname or alias.name) == name:
@@ -63,11 +67,15 @@ def _signature(function: ast.FunctionDef, leaves_out_first: bool = False) -> str
 def directive(module: str, name: str) -> str:
     """Returns reStructuredText that describes a function or a class in the form of autodoc.
 
-    A class is followed by its public methods that have a docstring.
+    A function with overloads is described by their signatures. A class is followed by its public methods that have a
+    docstring.
     """
-    node = _defined(module, name)
+    *overloads, node = _defined(module, name)
     if isinstance(node, ast.FunctionDef):
-        return f".. py:function:: {module}.{name}{_signature(node)}\n\n{_described(f'{module}.{name}', node)}"
+        signatures = [f"{module}.{name}{_signature(x)}" for x in overloads or [node] if isinstance(x, ast.FunctionDef)]
+        head = ".. py:function:: "
+        lines = f"\n{' ' * len(head)}".join(signatures)
+        return f"{head}{lines}\n\n{_described(f'{module}.{name}', node)}"
     methods = [x for x in node.body if isinstance(x, ast.FunctionDef)]
     made_by = next((_signature(x, True) for x in methods if x.name == "__init__"), "")
     parts = [f".. py:class:: {module}.{name}{made_by}\n\n{_described(f'{module}.{name}', node)}"]

@@ -18,6 +18,7 @@ OTHERS = {
     "docs/README.md": "index.md",
     "README.md": "overview.md",
     "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
     "examples/README.md": "examples.md",
 }
 LANGUAGES = {

@@ -374,8 +374,8 @@ struct AccumulatorRules {
 };
 
 // Replaces q.k in s by the values in the table at the top of this file. The size of s is a multiple of 4. kAllVisible
-// is usually the result of TileRules::all_visible(). It may also be set under a weaker condition: all keys must exist
-// and be visible. If a modification reads memory, all rows must exist too. `slope` has the size of s, and receives d
+// is usually the result of TileRules::all_visible(). A weaker condition is enough: all keys of the tile exist and are
+// visible, and if a modification reads memory, all rows exist too. `slope` has the size of s, and receives d
 // score / d (scale q.k) if kHasSlopes is set. Masks are applied by selecting between two values and not by adding -inf,
 // because a score or a value from memory may be NaN.
 template <bool kAllVisible, bool kWithSlope = true, class Config>

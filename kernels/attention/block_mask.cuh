@@ -27,7 +27,7 @@ template <class Config>
 
 constexpr int kPatternKeys = 64;  // number of keys, and of rows, in a pattern
 
-// Returns the bounds of list number `number` of a head: its first entry, and the entry behind its last.
+// Returns a pointer to two indices for list `number` of a head: its first entry, and one past its last entry.
 [[nodiscard]] __device__ __forceinline__ const int64* bounds_of_list(const BlockMaskArgs& mask, int sequence, int head,
                                                                      int number) {
   return mask.bounds + 2 * (sequence * mask.sequence_stride + head * mask.head_stride + number);

@@ -22,8 +22,9 @@ __device__ __forceinline__ void add_together(float* gradient, int64 offset, floa
 }
 
 // Adds what each lane's pair contributes. All lanes of the warp must call it, with one pair in each lane. `gradients`
-// are contiguous, one for each captured tensor, and null if not requested. If ds is 0, as for a hidden score, the pair
-// adds nothing, even if the derivative is not finite. The function is instantiated only if Code has gradients.
+// has one contiguous array for each captured tensor, or null if its gradient is not requested. If ds is 0, as for a
+// hidden score, the pair adds nothing, even if the derivative is not finite. The function is instantiated only if Code
+// has gradients.
 template <class Code = CustomScoreCode>
 __device__ __forceinline__ void add_captured_shares(const ScorePoint<float>& at, const CapturedTensor* captured,
                                                     float* const* gradients, float ds) {

@@ -39,8 +39,8 @@ struct MatrixDescriptor {
   [[nodiscard]] __device__ __forceinline__ MatrixDescriptor advance(uint32 bytes) const {
     return {bits + (bytes >> 4)};
   }
-  // Does the same as advance(), in half the instructions if the compiler would add in 64 bits. The address lies in the
-  // lower word.
+  // Returns the same as advance(), but adds only the lower word, which contains the address. This takes half the
+  // instructions of a 64-bit addition.
   [[nodiscard]] __device__ __forceinline__ MatrixDescriptor advance_low(uint32 bytes) const {
     return {(bits & ~uint64{0xffffffff}) | (static_cast<uint32>(bits) + (bytes >> 4))};
   }

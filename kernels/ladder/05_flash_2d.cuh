@@ -6,9 +6,9 @@
 // After:    A block has 16 columns x 32 rows of threads, each with 4 x 4 elements of S and 4 rows of o. A thread uses
 //           each number of q that it reads for 4 keys, and each number of k or v for 4 rows. Between the two products S
 //           lies in shared memory, where one warp computes the softmax of each row.
-// Why:      Loads from shared memory were the limit. They fall from at least 1.25 to 0.5 for each fused multiply-add.
-//           Loads of o start before S is computed, and overlap with this computation. With tiles of 2 x 4 this overlap
-//           gave a factor of 1.3.
+// Why:      Loads from shared memory were the limit. Each fused multiply-add needs 0.5 of them instead of at least
+//           1.25. Loads of o start before S is computed, and overlap with this computation. With tiles of 2 x 4 this
+//           overlap gave a factor of 1.3.
 // Costs:    There are four barriers for each tile of rows and keys. A multiprocessor has only one block, so all its
 //           warps are idle until the slowest one arrives. The loop order still reads and writes o for each tile of
 //           keys. A grid of batch * heads blocks leaves multiprocessors idle.

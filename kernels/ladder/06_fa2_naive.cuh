@@ -7,8 +7,8 @@
 //           read and written for each tile.
 // After:    The loops are swapped, and each tile of rows has a block. o stays in registers until the end, and is
 //           divided by l once. m and l are in shared memory.
-// Why:      q and o are no longer moved for each tile of keys, which saves 12 bytes for each of their elements. In
-//           return, each tile of rows reads k and v from the L2 cache. There are seqlen_q / kBlockM times as many
+// Why:      A tile of keys no longer causes a load of q, a load of o and a store of o, which are 12 bytes per element.
+//           In return, each tile of rows reads k and v from the L2 cache. There are seqlen_q / kBlockM times as many
 //           blocks, so every multiprocessor works for any batch. At d = 64 a multiprocessor has three blocks, and one
 //           computes while others wait at barriers.
 // Costs:    There are 0.5 loads from shared memory for each fused multiply-add, as in rung 05. S is written to shared

@@ -236,7 +236,7 @@ struct DecodeSchedule {
     return static_cast<int>(__fdividef(static_cast<float>(value) + 0.5f, static_cast<float>(divisor)));
   }
 
-  // Sets the share and the slack. `most` is the size of the largest item's range of numbers.
+  // Sets the share and the slack. `most` is the length of the longest range of numbers of an item.
   __device__ __forceinline__ void choose_share(int blocks, int most, bool all_alike) {
     share = max(Numbers::divide(total + (blocks - 1), blocks), static_cast<Number>(least_share(most)));
     slack = share / 32;

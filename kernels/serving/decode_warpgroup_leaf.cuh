@@ -132,7 +132,7 @@ class DecodeWarpgroupLeaf {
   // functions below have the same argument.
   static __device__ __forceinline__ void clear_missing(char* values, uint64 existing, const Role& role) {
     // Waits until all threads of the warpgroup have multiplied the keys, because values may share the slot with keys.
-    // The zeros then change only rows of masked keys
+    // The zeros change only rows of missing keys, whose scores are masked.
     team_barrier(role);
 #pragma unroll 1
     for (int i = in_warpgroup(role); i < kStepKeys * kChunks; i += kWarpgroup) {

@@ -188,8 +188,8 @@ __device__ __forceinline__ void store_own_scores(const typename Shape::Scores& p
   store_score_tile(Shape::kP, s, me);
 }
 
-// Returns whether ds has a slope as a factor. The slope is the derivative of a score by scale q.k, or by the bias for
-// kTerms.
+// Returns whether ds has a slope as a factor. The slope is the derivative of a score with respect to scale q.k or, for
+// kTerms, with respect to the bias.
 template <class Shape>
 [[nodiscard]] __device__ __forceinline__ constexpr bool has_slopes() {
   using Config = typename Shape::Kernel;

@@ -6,10 +6,10 @@
 // Shapes:   as in simt_forward.cuh. dk and dv are sums over the query heads that share a key head.
 // Supports: everything that simt_forward.cuh supports. Results are bit-identical from run to run, because there are no
 // atomic additions.
-// Work:     One kernel computes dk and dv, and its blocks own tiles of keys. Another computes dq, and its blocks own
-//           tiles of rows. Each kernel computes p and ds again (backward_tile.cuh), so there are seven products for
-//           each tile. A single kernel would need five, but the order of its additions to dq would change from run to
-//           run. simt_prepare.cuh runs before these kernels, and simt_dterms.cuh after them.
+// Work:     The blocks of one kernel own tiles of keys and compute dk and dv. The blocks of another kernel own tiles of
+//           rows and compute dq. Each kernel computes p and ds again (backward_tile.cuh), so there are seven products
+//           for each tile. A single kernel would need five, but the order of its additions to dq would change from run
+//           to run. simt_prepare.cuh runs before these kernels, and simt_dterms.cuh after them.
 // Memory:   see SimtBackwardShape.
 // Measured: TFLOP/s for (B, H, S, D) = (batch, heads, rows and keys, d), without a mask, on an H200 with CUDA 13.0. A
 //           backward pass counts 10 B H S^2 D operations. In float32, simt reaches 26.3 for (8, 16, 2048, 64), and 21.1

@@ -86,7 +86,8 @@ class Sm80Sends {
   bool has_k_;  // if false, the copies write zeros
 };
 
-// Computes s of tile n from k_tile. Meanwhile also starts the copies of the next tiles, if Sm80Sends::kApply is set.
+// Computes s of tile n from k_tile. If Sm80Sends::kApply is set, also starts the copies of the next tiles between the
+// products.
 template <class Config>
 __device__ __forceinline__ void sm80_scores_beside_sends(Sm80Rows<Config> (&rows)[Config::kRowGroups],
                                                          Sm80Storage<Config>& smem, const ForwardArgs& args, int n,

@@ -345,9 +345,9 @@ template <class Config>
   return args.dq_turns + pass / Shape::kPasses * kBackwardTurns + pass % Shape::kPasses;
 }
 
-// Adds the passes of one staging buffer to the sums in memory. One thread per staging buffer runs this function. It
-// takes at least one round trip to the L2 cache to end a turn, and another to wait for the next turn. Both overlap with
-// the computation of the next tile.
+// Adds the passes of one staging buffer to the sums in memory. One thread per staging buffer runs this function. The
+// end of a turn and the wait for the next turn each take at least one round trip to the L2 cache. Both overlap with the
+// computation of the next tile.
 template <class Config>
 __device__ __forceinline__ void reduce_dq(Sm90BackwardStorage<Config>& smem, const Sm90BackwardArgs& args, int buffer) {
   using Shape = BackwardShape<Config>;

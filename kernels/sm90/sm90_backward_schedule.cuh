@@ -60,8 +60,8 @@ struct Sm90BackwardOrder {
 
 // Returns the number of heads in a section if additions to dq have a fixed order and all key blocks have the same
 // number of steps. It is the number of heads whose key blocks fit on the GPU at the same time. Each key block then
-// follows its predecessor at a constant distance in each head, so it waits only once. Persistent thread blocks need no
-// sections to keep their place in the order (sm90_backward_blocks()).
+// follows its predecessor at a constant distance in each head, so it waits only once. Persistent thread blocks keep
+// their order without sections (sm90_backward_blocks()).
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr uint32 sm90_backward_full_section(const Sm90BackwardTile& tile,
                                                                              int64 key_blocks, int64 multiprocessors) {
   if (tile.is_persistent || key_blocks < 1 || key_blocks > multiprocessors) return 1;

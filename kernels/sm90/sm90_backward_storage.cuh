@@ -45,7 +45,7 @@ constexpr uint32 kNoTurn = 0xffffffffu;
 // Values of `turn` if kOwnsHeads is set.
 // kAddsPass adds to the sums. kStoresPass overwrites the sums of another head.
 constexpr uint32 kAddsPass = 0, kStoresPass = 1;
-constexpr uint32 kCompletesPasses = 2;  // there is no pass to add, but all earlier passes must complete
+constexpr uint32 kCompletesPasses = 2;  // adds nothing, but waits until all earlier passes are complete
 static_assert(sizeof(BackwardTarget) == kBackwardTargetBytes && sizeof(Mbarrier) == kBackwardBarrierBytes);
 
 // With a block mask, holds the index and the visible scores of the query tiles in the buffers of q. An entry is written

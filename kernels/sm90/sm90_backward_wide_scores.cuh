@@ -15,8 +15,8 @@
 
 namespace attend {
 
-// Returns the value that a hidden entry gets, so that its p becomes 0. The value replaces the reciprocal r of a
-// transform, a score with a bias, or otherwise a product. scale_log2 is never 0.
+// Returns the value that a hidden entry gets, so that its p becomes 0. With a transform, the value replaces the
+// reciprocal r. With a bias, it replaces a score. Otherwise it replaces a product. scale_log2 is never 0.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ float wide_unseen(const Sm90BackwardArgs& args) {
   if constexpr (Score<Config>::kTransforms) return kUnseenReciprocal;

@@ -78,8 +78,8 @@ struct alignas(kSwizzleAtom) Sm90BackwardWideKeysStorage
   Sm90BackwardItem item;
 
   Mbarrier k_full, v_full;                   // The issuing thread arrives: k or v has arrived.
-  Mbarrier tail_full[2];                     // The issuing thread arrives: a tile has arrived whose last rows must be
-                                             // cleared. One barrier per loading warp.
+  Mbarrier tail_full[2];                     // The issuing thread arrives: a tile whose last rows must be cleared has
+                                             // arrived. One barrier per loading warp.
   Mbarrier q_full[Config::kStages];          // The issuing thread arrives: q and lse_log2 have arrived. If there is a
                                              // bias, it arrives again for the bias.
   Mbarrier q_empty[Config::kStages];         // 8 warps arrive: s (warpgroup 1) and dk (warpgroup 2) are complete.

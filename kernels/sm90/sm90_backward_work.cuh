@@ -214,8 +214,8 @@ class Sm90BackwardList {
   }
 
  private:
-  // Writes an item for each key block of a head in order, and then continues with the head gridDim.x further on. Used
-  // if kOwnsHeads is set.
+  // Writes the next item: the next key block of the current head, or the first key block of the head whose index is
+  // larger by gridDim.x. Used if kOwnsHeads is set.
   [[nodiscard]] __device__ __forceinline__ bool next_of_own_heads(Sm90BackwardItem& item) {
     const uint32 index = next_ * args_.key_blocks + key_block_;
     if (index >= num_items_) return false;

@@ -198,7 +198,7 @@ struct Sm90Scores {
   [[nodiscard]] static __device__ __forceinline__ int clamped(int64 window) {
     return static_cast<int>(min(window, int64{1} << 30));
   }
-  // Returns the first key of tile n of which this thread holds scores.
+  // Returns the index of the first key of tile n for which this thread holds scores.
   [[nodiscard]] __device__ __forceinline__ int first_key(int n) const {
     return n * Config::kBlockN + accumulator_column(thread());
   }

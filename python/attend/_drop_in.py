@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 from attend._errors import Error, UnsupportedError
 
@@ -35,7 +35,7 @@ class StandIn:
         self.__name__ = self.__qualname__ = name
         self._instead = instead
 
-    def __call__(self, *arguments: Any, **options: Any) -> Any:
+    def __call__(self, *arguments: object, **options: object) -> NoReturn:
         """Raises NotImplementedError with the name."""
         raise UnsupportedError(f"{self.__name__}: attend does not have it yet{self._instead and f'; {self._instead}'}")
 

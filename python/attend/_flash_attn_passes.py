@@ -6,27 +6,30 @@ and so on. The argument order is that of flash-attn 2.7 and later.
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 from attend import _api
 from attend._drop_in import FLASH_NAMES, refuse_unless, renamed
 from attend._errors import ArgumentError, Error
 from attend._settings import drops
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 
 def flash_attn_forward(
-    q: Any,
-    k: Any,
-    v: Any,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
     dropout_p: float,
     softmax_scale: Optional[float],
     causal: bool,
     window_size_left: int = -1,
     window_size_right: int = -1,
     softcap: float = 0.0,
-    alibi_slopes: Any = None,
+    alibi_slopes: Optional[Tensor] = None,
     return_softmax: bool = False,
-) -> tuple[Any, Any, None, Any]:
+) -> tuple[Tensor, Tensor, None, Tensor]:
     """Returns (out, softmax_lse, None, rng_state) for q (batch, seqlen_q, heads_q, head_dim).
 
     softmax_lse is f32 (batch, heads_q, seqlen_q). rng_state, i64 (2), is the seed and offset of dropout for
@@ -40,11 +43,11 @@ def flash_attn_forward(
 
 
 def flash_attn_varlen_forward(
-    q: Any,
-    k: Any,
-    v: Any,
-    cu_seqlens_q: Any,
-    cu_seqlens_k: Any,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor,
     max_seqlen_q: int,
     max_seqlen_k: int,
     dropout_p: float,
@@ -53,13 +56,13 @@ def flash_attn_varlen_forward(
     window_size_left: int = -1,
     window_size_right: int = -1,
     softcap: float = 0.0,
-    alibi_slopes: Any = None,
+    alibi_slopes: Optional[Tensor] = None,
     return_softmax: bool = False,
-    block_table: Any = None,
-    leftpad_k: Any = None,
-    seqused_k: Any = None,
+    block_table: Optional[Tensor] = None,
+    leftpad_k: Optional[Tensor] = None,
+    seqused_k: Optional[Tensor] = None,
     zero_tensors: bool = False,
-) -> tuple[Any, Any, None, Any]:
+) -> tuple[Tensor, Tensor, None, Tensor]:
     """`flash_attn_forward` of packed q (total_q, heads_q, head_dim). softmax_lse is (heads_q, total_q)."""
     refuse_unless(block_table, (None,), "block_table")
     refuse_unless(leftpad_k, (None,), "leftpad_k")
@@ -73,25 +76,25 @@ def flash_attn_varlen_forward(
 
 
 def flash_attn_backward(
-    dout: Any,
-    q: Any,
-    k: Any,
-    v: Any,
-    out: Any,
-    softmax_lse: Any,
-    dq: Any,
-    dk: Any,
-    dv: Any,
+    dout: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    softmax_lse: Tensor,
+    dq: Tensor,
+    dk: Tensor,
+    dv: Tensor,
     dropout_p: float,
     softmax_scale: Optional[float],
     causal: bool,
     window_size_left: int = -1,
     window_size_right: int = -1,
     softcap: float = 0.0,
-    alibi_slopes: Any = None,
+    alibi_slopes: Optional[Tensor] = None,
     deterministic: bool = False,
-    rng_state: Any = None,
-) -> Any:
+    rng_state: Optional[Tensor] = None,
+) -> Tensor:
     """Writes dq, dk, dv. Returns softmax_d, the sums of dout * out over head_dim, f32 (batch, heads_q, seqlen_q)."""
     window = (window_size_left, window_size_right)
     _backward(
@@ -102,17 +105,17 @@ def flash_attn_backward(
 
 
 def flash_attn_varlen_backward(
-    dout: Any,
-    q: Any,
-    k: Any,
-    v: Any,
-    out: Any,
-    softmax_lse: Any,
-    dq: Any,
-    dk: Any,
-    dv: Any,
-    cu_seqlens_q: Any,
-    cu_seqlens_k: Any,
+    dout: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    softmax_lse: Tensor,
+    dq: Tensor,
+    dk: Tensor,
+    dv: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor,
     max_seqlen_q: int,
     max_seqlen_k: int,
     dropout_p: float,
@@ -121,11 +124,11 @@ def flash_attn_varlen_backward(
     window_size_left: int = -1,
     window_size_right: int = -1,
     softcap: float = 0.0,
-    alibi_slopes: Any = None,
+    alibi_slopes: Optional[Tensor] = None,
     deterministic: bool = False,
-    rng_state: Any = None,
+    rng_state: Optional[Tensor] = None,
     zero_tensors: bool = False,
-) -> Any:
+) -> Tensor:
     """`flash_attn_backward` of packed tensors. softmax_d is (heads_q, total_q)."""
     window = (window_size_left, window_size_right)
     _backward(
@@ -137,8 +140,8 @@ def flash_attn_varlen_backward(
 
 
 def _forward(
-    q: Any, k: Any, v: Any, dropout_p: float, return_softmax: bool, **options: Any
-) -> tuple[Any, Any, None, Any]:
+    q: Tensor, k: Tensor, v: Tensor, dropout_p: float, return_softmax: bool, **options: Any
+) -> tuple[Tensor, Tensor, None, Tensor]:
     import torch
 
     from attend.torch import drawn_numbers
@@ -154,7 +157,13 @@ def _forward(
     return out, lse, None, state
 
 
-def _backward(inputs: Any, results: Any, dropout_p: float, rng_state: Any, **options: Any) -> None:
+def _backward(
+    inputs: tuple[Tensor, ...],
+    results: tuple[Tensor, ...],
+    dropout_p: float,
+    rng_state: Optional[Tensor],
+    **options: Any,
+) -> None:
     seed, offset = _numbers_of(rng_state) if drops(dropout_p) else (0, 0)
     try:
         found = _api.backward(*inputs, dropout_p=dropout_p, seed=seed, offset=offset, **options)
@@ -173,5 +182,5 @@ def _numbers_of(rng_state: Any) -> Any:
     return rng_state.unbind()
 
 
-def _row_sums(dout: Any, out: Any) -> Any:
+def _row_sums(dout: Tensor, out: Tensor) -> Tensor:
     return (dout.float() * out.float()).sum(-1)

@@ -42,10 +42,7 @@ def sdpa(
         dropout_p: probability of dropping a softmax entry. The seed comes from torch's default generator of the
             tensors' device.
         is_causal: row i sees the keys j <= i. The mask is aligned **top left**, unlike in all other functions of
-            attend. With seqlen_q = 2 and seqlen_k = 5::
-
-            1 0 0 0 0
-            1 1 0 0 0
+            attend: the first row sees only the first key, even if seqlen_k is larger than seqlen_q.
         scale: None means 1 / sqrt(head_dim).
         enable_gqa: allows fewer heads in key and value than in query.
 

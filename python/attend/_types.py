@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, Optional, Protocol, TypedDict, TypeVar, Union
+from typing import Any, Literal, Optional, Protocol, TypedDict, TypeVar, Union
 
 from attend._core import BlockMask
 
@@ -15,6 +15,13 @@ class Array(Protocol):
     def shape(self) -> tuple[int, ...]: ...
     @property
     def dtype(self) -> object: ...
+
+
+class IndexedArray(Array, Protocol):
+    """An array that a function slices or writes: NumPy or torch."""
+
+    def __getitem__(self, key: Any, /) -> Any: ...
+    def __setitem__(self, key: Any, value: Any, /) -> None: ...
 
 
 # The type of a call's arrays and results. Type checkers refuse arrays of two frameworks in one call, because they have

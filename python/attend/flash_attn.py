@@ -16,7 +16,7 @@ flash-attn's tests use. return_attn_probs is refused with dropout_p > 0.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any, Literal, Optional, Union, overload
 
 from attend._api import attention, attention_qkvpacked, attention_varlen
 from attend._drop_in import FLASH_NAMES, StandIn, refuse_unless, renamed
@@ -32,7 +32,7 @@ from attend._resolve import NO_SOFTCAP, OPEN
 from attend._settings import drops
 
 if TYPE_CHECKING:
-    from attend._types import Array, WholeNumber
+    from attend._types import Array, ArrayT, WholeNumber
 
 __all__ = [
     "FlashAttnFunc",
@@ -62,19 +62,29 @@ FlashAttnVarlenKVPackedFunc = StandIn("FlashAttnVarlenKVPackedFunc", "flash_attn
 FlashAttnVarlenQKVPackedFunc = StandIn("FlashAttnVarlenQKVPackedFunc", "flash_attn_varlen_qkvpacked_func is there")
 
 
+@overload
 def flash_attn_func(
-    q: Array,
-    k: Array,
-    v: Array,
-    dropout_p: float = 0.0,
-    softmax_scale: Optional[float] = None,
-    causal: bool = False,
-    window_size: Sequence[int] = OPEN,
-    softcap: float = NO_SOFTCAP,
-    alibi_slopes: Optional[Array] = None,
-    deterministic: bool = False,
-    return_attn_probs: bool = False,
-) -> Any:
+    q: ArrayT, k: ArrayT, v: ArrayT, dropout_p: float = ..., softmax_scale: Optional[float] = ..., causal: bool = ...,
+    window_size: Sequence[int] = ..., softcap: float = ..., alibi_slopes: Optional[Array] = ...,
+    deterministic: bool = ..., return_attn_probs: Literal[False] = ...,
+) -> ArrayT: ...  # fmt: skip
+@overload
+def flash_attn_func(
+    q: ArrayT, k: ArrayT, v: ArrayT, dropout_p: float = ..., softmax_scale: Optional[float] = ..., causal: bool = ...,
+    window_size: Sequence[int] = ..., softcap: float = ..., alibi_slopes: Optional[Array] = ...,
+    deterministic: bool = ..., *, return_attn_probs: Literal[True],
+) -> tuple[ArrayT, ArrayT, None]: ...  # fmt: skip
+@overload
+def flash_attn_func(
+    q: ArrayT, k: ArrayT, v: ArrayT, dropout_p: float = ..., softmax_scale: Optional[float] = ..., causal: bool = ...,
+    window_size: Sequence[int] = ..., softcap: float = ..., alibi_slopes: Optional[Array] = ...,
+    deterministic: bool = ..., return_attn_probs: bool = ...,
+) -> Union[ArrayT, tuple[ArrayT, ArrayT, None]]: ...  # fmt: skip
+def flash_attn_func(
+    q: Array, k: Array, v: Array, dropout_p: float = 0.0, softmax_scale: Optional[float] = None, causal: bool = False,
+    window_size: Sequence[int] = OPEN, softcap: float = NO_SOFTCAP, alibi_slopes: Optional[Array] = None,
+    deterministic: bool = False, return_attn_probs: bool = False,
+) -> Any:  # fmt: skip
     """Attention of q (batch, seqlen_q, heads_q, head_dim) with k and v (batch, seqlen_k, heads_k, head_dim).
 
     Masks align bottom right. The options are those of `attend.attention`: softmax_scale is its scale, and window_size
@@ -84,58 +94,90 @@ def flash_attn_func(
     return _attend(attention, (q, k, v), *rest, layout="bshd")
 
 
+@overload
 def flash_attn_qkvpacked_func(
-    qkv: Array,
-    dropout_p: float = 0.0,
-    softmax_scale: Optional[float] = None,
-    causal: bool = False,
-    window_size: Sequence[int] = OPEN,
-    softcap: float = NO_SOFTCAP,
-    alibi_slopes: Optional[Array] = None,
-    deterministic: bool = False,
-    return_attn_probs: bool = False,
-) -> Any:
+    qkv: ArrayT, dropout_p: float = ..., softmax_scale: Optional[float] = ..., causal: bool = ...,
+    window_size: Sequence[int] = ..., softcap: float = ..., alibi_slopes: Optional[Array] = ...,
+    deterministic: bool = ..., return_attn_probs: Literal[False] = ...,
+) -> ArrayT: ...  # fmt: skip
+@overload
+def flash_attn_qkvpacked_func(
+    qkv: ArrayT, dropout_p: float = ..., softmax_scale: Optional[float] = ..., causal: bool = ...,
+    window_size: Sequence[int] = ..., softcap: float = ..., alibi_slopes: Optional[Array] = ...,
+    deterministic: bool = ..., *, return_attn_probs: Literal[True],
+) -> tuple[ArrayT, ArrayT, None]: ...  # fmt: skip
+@overload
+def flash_attn_qkvpacked_func(
+    qkv: ArrayT, dropout_p: float = ..., softmax_scale: Optional[float] = ..., causal: bool = ...,
+    window_size: Sequence[int] = ..., softcap: float = ..., alibi_slopes: Optional[Array] = ...,
+    deterministic: bool = ..., return_attn_probs: bool = ...,
+) -> Union[ArrayT, tuple[ArrayT, ArrayT, None]]: ...  # fmt: skip
+def flash_attn_qkvpacked_func(
+    qkv: Array, dropout_p: float = 0.0, softmax_scale: Optional[float] = None, causal: bool = False,
+    window_size: Sequence[int] = OPEN, softcap: float = NO_SOFTCAP, alibi_slopes: Optional[Array] = None,
+    deterministic: bool = False, return_attn_probs: bool = False,
+) -> Any:  # fmt: skip
     """`flash_attn_func` of a packed qkv (batch, seqlen, 3, heads, head_dim). See `attend.attention_qkvpacked`."""
     rest = (dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs)
     return _attend(attention_qkvpacked, (qkv,), *rest)
 
 
+@overload
 def flash_attn_kvpacked_func(
-    q: Array,
-    kv: Array,
-    dropout_p: float = 0.0,
-    softmax_scale: Optional[float] = None,
-    causal: bool = False,
-    window_size: Sequence[int] = OPEN,
-    softcap: float = NO_SOFTCAP,
-    alibi_slopes: Optional[Array] = None,
-    deterministic: bool = False,
-    return_attn_probs: bool = False,
-) -> Any:
+    q: ArrayT, kv: ArrayT, dropout_p: float = ..., softmax_scale: Optional[float] = ..., causal: bool = ...,
+    window_size: Sequence[int] = ..., softcap: float = ..., alibi_slopes: Optional[Array] = ...,
+    deterministic: bool = ..., return_attn_probs: Literal[False] = ...,
+) -> ArrayT: ...  # fmt: skip
+@overload
+def flash_attn_kvpacked_func(
+    q: ArrayT, kv: ArrayT, dropout_p: float = ..., softmax_scale: Optional[float] = ..., causal: bool = ...,
+    window_size: Sequence[int] = ..., softcap: float = ..., alibi_slopes: Optional[Array] = ...,
+    deterministic: bool = ..., *, return_attn_probs: Literal[True],
+) -> tuple[ArrayT, ArrayT, None]: ...  # fmt: skip
+@overload
+def flash_attn_kvpacked_func(
+    q: ArrayT, kv: ArrayT, dropout_p: float = ..., softmax_scale: Optional[float] = ..., causal: bool = ...,
+    window_size: Sequence[int] = ..., softcap: float = ..., alibi_slopes: Optional[Array] = ...,
+    deterministic: bool = ..., return_attn_probs: bool = ...,
+) -> Union[ArrayT, tuple[ArrayT, ArrayT, None]]: ...  # fmt: skip
+def flash_attn_kvpacked_func(
+    q: Array, kv: Array, dropout_p: float = 0.0, softmax_scale: Optional[float] = None, causal: bool = False,
+    window_size: Sequence[int] = OPEN, softcap: float = NO_SOFTCAP, alibi_slopes: Optional[Array] = None,
+    deterministic: bool = False, return_attn_probs: bool = False,
+) -> Any:  # fmt: skip
     """`flash_attn_func` of q and a packed kv (batch, seqlen_k, 2, heads_k, head_dim). The call does not copy kv."""
     k, v = parts(kv, 2, 2, "kv")
     rest = (dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs)
     return flash_attn_func(q, k, v, *rest)
 
 
+@overload
 def flash_attn_varlen_func(
-    q: Array,
-    k: Array,
-    v: Array,
-    cu_seqlens_q: Array,
-    cu_seqlens_k: Array,
-    max_seqlen_q: int,
-    max_seqlen_k: int,
-    dropout_p: float = 0.0,
-    softmax_scale: Optional[float] = None,
-    causal: bool = False,
-    window_size: Sequence[int] = (-1, -1),
-    softcap: float = 0.0,
-    alibi_slopes: Optional[Array] = None,
-    deterministic: bool = False,
-    return_attn_probs: bool = False,
-    block_table: Optional[Array] = None,
-) -> Any:
+    q: ArrayT, k: ArrayT, v: ArrayT, cu_seqlens_q: Array, cu_seqlens_k: Array, max_seqlen_q: int, max_seqlen_k: int,
+    dropout_p: float = ..., softmax_scale: Optional[float] = ..., causal: bool = ..., window_size: Sequence[int] = ...,
+    softcap: float = ..., alibi_slopes: Optional[Array] = ..., deterministic: bool = ...,
+    return_attn_probs: Literal[False] = ..., block_table: Optional[Array] = ...,
+) -> ArrayT: ...  # fmt: skip
+@overload
+def flash_attn_varlen_func(
+    q: ArrayT, k: ArrayT, v: ArrayT, cu_seqlens_q: Array, cu_seqlens_k: Array, max_seqlen_q: int, max_seqlen_k: int,
+    dropout_p: float = ..., softmax_scale: Optional[float] = ..., causal: bool = ..., window_size: Sequence[int] = ...,
+    softcap: float = ..., alibi_slopes: Optional[Array] = ..., deterministic: bool = ..., *,
+    return_attn_probs: Literal[True], block_table: Optional[Array] = ...,
+) -> tuple[ArrayT, ArrayT, None]: ...  # fmt: skip
+@overload
+def flash_attn_varlen_func(
+    q: ArrayT, k: ArrayT, v: ArrayT, cu_seqlens_q: Array, cu_seqlens_k: Array, max_seqlen_q: int, max_seqlen_k: int,
+    dropout_p: float = ..., softmax_scale: Optional[float] = ..., causal: bool = ..., window_size: Sequence[int] = ...,
+    softcap: float = ..., alibi_slopes: Optional[Array] = ..., deterministic: bool = ..., return_attn_probs: bool = ...,
+    block_table: Optional[Array] = ...,
+) -> Union[ArrayT, tuple[ArrayT, ArrayT, None]]: ...  # fmt: skip
+def flash_attn_varlen_func(
+    q: Array, k: Array, v: Array, cu_seqlens_q: Array, cu_seqlens_k: Array, max_seqlen_q: int, max_seqlen_k: int,
+    dropout_p: float = 0.0, softmax_scale: Optional[float] = None, causal: bool = False,
+    window_size: Sequence[int] = (-1, -1), softcap: float = 0.0, alibi_slopes: Optional[Array] = None,
+    deterministic: bool = False, return_attn_probs: bool = False, block_table: Optional[Array] = None,
+) -> Any:  # fmt: skip
     """Attention of packed sequences, q (total_q, heads_q, head_dim). See `attend.attention_varlen`.
 
     block_table: i32 (sequences, pages of a sequence). With a block_table, k and v are (pages, page_size, heads_k,
@@ -156,68 +198,102 @@ def flash_attn_varlen_func(
     return _attend(attention_varlen, packed, *rest)
 
 
+@overload
 def flash_attn_varlen_qkvpacked_func(
-    qkv: Array,
-    cu_seqlens: Array,
-    max_seqlen: int,
-    dropout_p: float = 0.0,
-    softmax_scale: Optional[float] = None,
-    causal: bool = False,
-    window_size: Sequence[int] = (-1, -1),
-    softcap: float = 0.0,
-    alibi_slopes: Optional[Array] = None,
-    deterministic: bool = False,
-    return_attn_probs: bool = False,
-) -> Any:
+    qkv: ArrayT, cu_seqlens: Array, max_seqlen: int, dropout_p: float = ..., softmax_scale: Optional[float] = ...,
+    causal: bool = ..., window_size: Sequence[int] = ..., softcap: float = ..., alibi_slopes: Optional[Array] = ...,
+    deterministic: bool = ..., return_attn_probs: Literal[False] = ...,
+) -> ArrayT: ...  # fmt: skip
+@overload
+def flash_attn_varlen_qkvpacked_func(
+    qkv: ArrayT, cu_seqlens: Array, max_seqlen: int, dropout_p: float = ..., softmax_scale: Optional[float] = ...,
+    causal: bool = ..., window_size: Sequence[int] = ..., softcap: float = ..., alibi_slopes: Optional[Array] = ...,
+    deterministic: bool = ..., *, return_attn_probs: Literal[True],
+) -> tuple[ArrayT, ArrayT, None]: ...  # fmt: skip
+@overload
+def flash_attn_varlen_qkvpacked_func(
+    qkv: ArrayT, cu_seqlens: Array, max_seqlen: int, dropout_p: float = ..., softmax_scale: Optional[float] = ...,
+    causal: bool = ..., window_size: Sequence[int] = ..., softcap: float = ..., alibi_slopes: Optional[Array] = ...,
+    deterministic: bool = ..., return_attn_probs: bool = ...,
+) -> Union[ArrayT, tuple[ArrayT, ArrayT, None]]: ...  # fmt: skip
+def flash_attn_varlen_qkvpacked_func(
+    qkv: Array, cu_seqlens: Array, max_seqlen: int, dropout_p: float = 0.0, softmax_scale: Optional[float] = None,
+    causal: bool = False, window_size: Sequence[int] = (-1, -1), softcap: float = 0.0,
+    alibi_slopes: Optional[Array] = None, deterministic: bool = False, return_attn_probs: bool = False,
+) -> Any:  # fmt: skip
     """`flash_attn_varlen_func` of a packed qkv (tokens, 3, heads, head_dim). The call does not copy qkv."""
     q, k, v = parts(qkv, 1, 3, "qkv")
     rest = (dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs)
     return flash_attn_varlen_func(q, k, v, cu_seqlens, cu_seqlens, max_seqlen, max_seqlen, *rest)
 
 
+@overload
 def flash_attn_varlen_kvpacked_func(
-    q: Array,
-    kv: Array,
-    cu_seqlens_q: Array,
-    cu_seqlens_k: Array,
-    max_seqlen_q: int,
-    max_seqlen_k: int,
-    dropout_p: float = 0.0,
-    softmax_scale: Optional[float] = None,
-    causal: bool = False,
-    window_size: Sequence[int] = (-1, -1),
-    softcap: float = 0.0,
-    alibi_slopes: Optional[Array] = None,
-    deterministic: bool = False,
-    return_attn_probs: bool = False,
-) -> Any:
+    q: ArrayT, kv: ArrayT, cu_seqlens_q: Array, cu_seqlens_k: Array, max_seqlen_q: int, max_seqlen_k: int,
+    dropout_p: float = ..., softmax_scale: Optional[float] = ..., causal: bool = ..., window_size: Sequence[int] = ...,
+    softcap: float = ..., alibi_slopes: Optional[Array] = ..., deterministic: bool = ...,
+    return_attn_probs: Literal[False] = ...,
+) -> ArrayT: ...  # fmt: skip
+@overload
+def flash_attn_varlen_kvpacked_func(
+    q: ArrayT, kv: ArrayT, cu_seqlens_q: Array, cu_seqlens_k: Array, max_seqlen_q: int, max_seqlen_k: int,
+    dropout_p: float = ..., softmax_scale: Optional[float] = ..., causal: bool = ..., window_size: Sequence[int] = ...,
+    softcap: float = ..., alibi_slopes: Optional[Array] = ..., deterministic: bool = ..., *,
+    return_attn_probs: Literal[True],
+) -> tuple[ArrayT, ArrayT, None]: ...  # fmt: skip
+@overload
+def flash_attn_varlen_kvpacked_func(
+    q: ArrayT, kv: ArrayT, cu_seqlens_q: Array, cu_seqlens_k: Array, max_seqlen_q: int, max_seqlen_k: int,
+    dropout_p: float = ..., softmax_scale: Optional[float] = ..., causal: bool = ..., window_size: Sequence[int] = ...,
+    softcap: float = ..., alibi_slopes: Optional[Array] = ..., deterministic: bool = ..., return_attn_probs: bool = ...,
+) -> Union[ArrayT, tuple[ArrayT, ArrayT, None]]: ...  # fmt: skip
+def flash_attn_varlen_kvpacked_func(
+    q: Array, kv: Array, cu_seqlens_q: Array, cu_seqlens_k: Array, max_seqlen_q: int, max_seqlen_k: int,
+    dropout_p: float = 0.0, softmax_scale: Optional[float] = None, causal: bool = False,
+    window_size: Sequence[int] = (-1, -1), softcap: float = 0.0, alibi_slopes: Optional[Array] = None,
+    deterministic: bool = False, return_attn_probs: bool = False,
+) -> Any:  # fmt: skip
     """`flash_attn_varlen_func` of q and a packed kv (total_k, 2, heads_k, head_dim). The call does not copy kv."""
     k, v = parts(kv, 1, 2, "kv")
     rest = (dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs)
     return flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, *rest)
 
 
+@overload
 def flash_attn_with_kvcache(
-    q: Array,
-    k_cache: Array,
-    v_cache: Array,
-    k: Optional[Array] = None,
-    v: Optional[Array] = None,
-    rotary_cos: Optional[Array] = None,
-    rotary_sin: Optional[Array] = None,
-    cache_seqlens: Optional[WholeNumber] = None,
-    cache_batch_idx: Optional[Array] = None,
-    cache_leftpad: Optional[Array] = None,
-    block_table: Optional[Array] = None,
-    softmax_scale: Optional[float] = None,
-    causal: bool = False,
-    window_size: Sequence[int] = OPEN,
-    softcap: float = NO_SOFTCAP,
-    rotary_interleaved: bool = True,
-    alibi_slopes: Optional[Array] = None,
-    num_splits: int = 0,
-    return_softmax_lse: bool = False,
-) -> Any:
+    q: ArrayT, k_cache: Array, v_cache: Array, k: Optional[Array] = ..., v: Optional[Array] = ...,
+    rotary_cos: Optional[Array] = ..., rotary_sin: Optional[Array] = ..., cache_seqlens: Optional[WholeNumber] = ...,
+    cache_batch_idx: Optional[Array] = ..., cache_leftpad: Optional[Array] = ..., block_table: Optional[Array] = ...,
+    softmax_scale: Optional[float] = ..., causal: bool = ..., window_size: Sequence[int] = ..., softcap: float = ...,
+    rotary_interleaved: bool = ..., alibi_slopes: Optional[Array] = ..., num_splits: int = ...,
+    return_softmax_lse: Literal[False] = ...,
+) -> ArrayT: ...  # fmt: skip
+@overload
+def flash_attn_with_kvcache(
+    q: ArrayT, k_cache: Array, v_cache: Array, k: Optional[Array] = ..., v: Optional[Array] = ...,
+    rotary_cos: Optional[Array] = ..., rotary_sin: Optional[Array] = ..., cache_seqlens: Optional[WholeNumber] = ...,
+    cache_batch_idx: Optional[Array] = ..., cache_leftpad: Optional[Array] = ..., block_table: Optional[Array] = ...,
+    softmax_scale: Optional[float] = ..., causal: bool = ..., window_size: Sequence[int] = ..., softcap: float = ...,
+    rotary_interleaved: bool = ..., alibi_slopes: Optional[Array] = ..., num_splits: int = ..., *,
+    return_softmax_lse: Literal[True],
+) -> tuple[ArrayT, ArrayT]: ...  # fmt: skip
+@overload
+def flash_attn_with_kvcache(
+    q: ArrayT, k_cache: Array, v_cache: Array, k: Optional[Array] = ..., v: Optional[Array] = ...,
+    rotary_cos: Optional[Array] = ..., rotary_sin: Optional[Array] = ..., cache_seqlens: Optional[WholeNumber] = ...,
+    cache_batch_idx: Optional[Array] = ..., cache_leftpad: Optional[Array] = ..., block_table: Optional[Array] = ...,
+    softmax_scale: Optional[float] = ..., causal: bool = ..., window_size: Sequence[int] = ..., softcap: float = ...,
+    rotary_interleaved: bool = ..., alibi_slopes: Optional[Array] = ..., num_splits: int = ...,
+    return_softmax_lse: bool = ...,
+) -> Union[ArrayT, tuple[ArrayT, ArrayT]]: ...  # fmt: skip
+def flash_attn_with_kvcache(
+    q: Array, k_cache: Array, v_cache: Array, k: Optional[Array] = None, v: Optional[Array] = None,
+    rotary_cos: Optional[Array] = None, rotary_sin: Optional[Array] = None, cache_seqlens: Optional[WholeNumber] = None,
+    cache_batch_idx: Optional[Array] = None, cache_leftpad: Optional[Array] = None, block_table: Optional[Array] = None,
+    softmax_scale: Optional[float] = None, causal: bool = False, window_size: Sequence[int] = OPEN,
+    softcap: float = NO_SOFTCAP, rotary_interleaved: bool = True, alibi_slopes: Optional[Array] = None,
+    num_splits: int = 0, return_softmax_lse: bool = False,
+) -> Any:  # fmt: skip
     """Attention of q (batch, seqlen_q, heads_q, head_dim) with a cache of keys and values. See `attend.decode`.
 
     Arguments:

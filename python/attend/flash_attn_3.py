@@ -11,7 +11,7 @@ NotImplementedError when it is called.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any, Literal, Optional, Union, overload
 
 from attend._api import attention, attention_qkvpacked, attention_varlen
 from attend._drop_in import FLASH_NAMES, StandIn, refuse_unless, renamed
@@ -25,7 +25,7 @@ from attend._resolve import NO_SOFTCAP, OPEN
 if TYPE_CHECKING:
     from torch import Tensor, dtype
 
-    from attend._types import Array, WholeNumber
+    from attend._types import Array, ArrayT, WholeNumber
 
 __all__ = [
     "FlashAttnFunc",
@@ -48,28 +48,41 @@ _flash_attn_backward = StandIn("_flash_attn_backward", "attend.backward is there
 _flash_attn_forward = StandIn("_flash_attn_forward", "attend.forward is there")
 
 
+@overload
 def flash_attn_func(
-    q: Array,
-    k: Array,
-    v: Array,
-    softmax_scale: Optional[float] = None,
-    causal: bool = False,
-    qv: Optional[Array] = None,
-    q_descale: Optional[Array] = None,
-    k_descale: Optional[Array] = None,
-    v_descale: Optional[Array] = None,
-    window_size: Sequence[int] = OPEN,
-    attention_chunk: int = 0,
-    softcap: float = NO_SOFTCAP,
-    num_splits: int = 1,
-    pack_gqa: Optional[bool] = None,
-    deterministic: bool = False,
-    sm_margin: int = 0,
-    return_attn_probs: bool = False,
-    *,
-    s_aux: Optional[Array] = None,
+    q: ArrayT, k: ArrayT, v: ArrayT, softmax_scale: Optional[float] = ..., causal: bool = ...,
+    qv: Optional[Array] = ..., q_descale: Optional[Array] = ..., k_descale: Optional[Array] = ...,
+    v_descale: Optional[Array] = ..., window_size: Sequence[int] = ..., attention_chunk: int = ...,
+    softcap: float = ..., num_splits: int = ..., pack_gqa: Optional[bool] = ..., deterministic: bool = ...,
+    sm_margin: int = ..., return_attn_probs: Literal[False] = ..., *, s_aux: Optional[Array] = ...,
+    learnable_sink: Optional[Array] = ...,
+) -> ArrayT: ...  # fmt: skip
+@overload
+def flash_attn_func(
+    q: ArrayT, k: ArrayT, v: ArrayT, softmax_scale: Optional[float] = ..., causal: bool = ...,
+    qv: Optional[Array] = ..., q_descale: Optional[Array] = ..., k_descale: Optional[Array] = ...,
+    v_descale: Optional[Array] = ..., window_size: Sequence[int] = ..., attention_chunk: int = ...,
+    softcap: float = ..., num_splits: int = ..., pack_gqa: Optional[bool] = ..., deterministic: bool = ...,
+    sm_margin: int = ..., *, return_attn_probs: Literal[True], s_aux: Optional[Array] = ...,
+    learnable_sink: Optional[Array] = ...,
+) -> tuple[ArrayT, ArrayT]: ...  # fmt: skip
+@overload
+def flash_attn_func(
+    q: ArrayT, k: ArrayT, v: ArrayT, softmax_scale: Optional[float] = ..., causal: bool = ...,
+    qv: Optional[Array] = ..., q_descale: Optional[Array] = ..., k_descale: Optional[Array] = ...,
+    v_descale: Optional[Array] = ..., window_size: Sequence[int] = ..., attention_chunk: int = ...,
+    softcap: float = ..., num_splits: int = ..., pack_gqa: Optional[bool] = ..., deterministic: bool = ...,
+    sm_margin: int = ..., return_attn_probs: bool = ..., *, s_aux: Optional[Array] = ...,
+    learnable_sink: Optional[Array] = ...,
+) -> Union[ArrayT, tuple[ArrayT, ArrayT]]: ...  # fmt: skip
+def flash_attn_func(
+    q: Array, k: Array, v: Array, softmax_scale: Optional[float] = None, causal: bool = False,
+    qv: Optional[Array] = None, q_descale: Optional[Array] = None, k_descale: Optional[Array] = None,
+    v_descale: Optional[Array] = None, window_size: Sequence[int] = OPEN, attention_chunk: int = 0,
+    softcap: float = NO_SOFTCAP, num_splits: int = 1, pack_gqa: Optional[bool] = None, deterministic: bool = False,
+    sm_margin: int = 0, return_attn_probs: bool = False, *, s_aux: Optional[Array] = None,
     learnable_sink: Optional[Array] = None,
-) -> Any:
+) -> Any:  # fmt: skip
     """Attention of q (batch, seqlen_q, heads_q, head_dim) with k and v (batch, seqlen_k, heads_k, head_dim).
 
     Masks align bottom right. num_splits, pack_gqa and sm_margin are ignored, because in flash-attn they only divide the
@@ -89,37 +102,49 @@ def flash_attn_func(
     return _attend(attention, (q, k, v), *options, layout="bshd")
 
 
+@overload
 def flash_attn_varlen_func(
-    q: Array,
-    k: Array,
-    v: Array,
-    cu_seqlens_q: Array,
-    cu_seqlens_k: Array,
-    max_seqlen_q: int,
-    max_seqlen_k: int,
-    seqused_q: Optional[Array] = None,
-    seqused_k: Optional[Array] = None,
-    softmax_scale: Optional[float] = None,
-    causal: bool = False,
-    qv: Optional[Array] = None,
-    q_descale: Optional[Array] = None,
-    k_descale: Optional[Array] = None,
-    v_descale: Optional[Array] = None,
-    window_size: Sequence[int] = (-1, -1),
-    attention_chunk: int = 0,
-    softcap: float = 0.0,
-    num_splits: int = 1,
-    pack_gqa: Optional[bool] = None,
-    deterministic: bool = False,
-    sm_margin: int = 0,
-    return_attn_probs: bool = False,
-    *,
-    s_aux: Optional[Array] = None,
-    learnable_sink: Optional[Array] = None,
-    page_table: Optional[Array] = None,
-    block_table: Optional[Array] = None,
+    q: ArrayT, k: ArrayT, v: ArrayT, cu_seqlens_q: Array, cu_seqlens_k: Array, max_seqlen_q: int, max_seqlen_k: int,
+    seqused_q: Optional[Array] = ..., seqused_k: Optional[Array] = ..., softmax_scale: Optional[float] = ...,
+    causal: bool = ..., qv: Optional[Array] = ..., q_descale: Optional[Array] = ..., k_descale: Optional[Array] = ...,
+    v_descale: Optional[Array] = ..., window_size: Sequence[int] = ..., attention_chunk: int = ...,
+    softcap: float = ..., num_splits: int = ..., pack_gqa: Optional[bool] = ..., deterministic: bool = ...,
+    sm_margin: int = ..., return_attn_probs: Literal[False] = ..., *, s_aux: Optional[Array] = ...,
+    learnable_sink: Optional[Array] = ..., page_table: Optional[Array] = ..., block_table: Optional[Array] = ...,
+    scheduler_metadata: Optional[Array] = ...,
+) -> ArrayT: ...  # fmt: skip
+@overload
+def flash_attn_varlen_func(
+    q: ArrayT, k: ArrayT, v: ArrayT, cu_seqlens_q: Array, cu_seqlens_k: Array, max_seqlen_q: int, max_seqlen_k: int,
+    seqused_q: Optional[Array] = ..., seqused_k: Optional[Array] = ..., softmax_scale: Optional[float] = ...,
+    causal: bool = ..., qv: Optional[Array] = ..., q_descale: Optional[Array] = ..., k_descale: Optional[Array] = ...,
+    v_descale: Optional[Array] = ..., window_size: Sequence[int] = ..., attention_chunk: int = ...,
+    softcap: float = ..., num_splits: int = ..., pack_gqa: Optional[bool] = ..., deterministic: bool = ...,
+    sm_margin: int = ..., *, return_attn_probs: Literal[True], s_aux: Optional[Array] = ...,
+    learnable_sink: Optional[Array] = ..., page_table: Optional[Array] = ..., block_table: Optional[Array] = ...,
+    scheduler_metadata: Optional[Array] = ...,
+) -> tuple[ArrayT, ArrayT]: ...  # fmt: skip
+@overload
+def flash_attn_varlen_func(
+    q: ArrayT, k: ArrayT, v: ArrayT, cu_seqlens_q: Array, cu_seqlens_k: Array, max_seqlen_q: int, max_seqlen_k: int,
+    seqused_q: Optional[Array] = ..., seqused_k: Optional[Array] = ..., softmax_scale: Optional[float] = ...,
+    causal: bool = ..., qv: Optional[Array] = ..., q_descale: Optional[Array] = ..., k_descale: Optional[Array] = ...,
+    v_descale: Optional[Array] = ..., window_size: Sequence[int] = ..., attention_chunk: int = ...,
+    softcap: float = ..., num_splits: int = ..., pack_gqa: Optional[bool] = ..., deterministic: bool = ...,
+    sm_margin: int = ..., return_attn_probs: bool = ..., *, s_aux: Optional[Array] = ...,
+    learnable_sink: Optional[Array] = ..., page_table: Optional[Array] = ..., block_table: Optional[Array] = ...,
+    scheduler_metadata: Optional[Array] = ...,
+) -> Union[ArrayT, tuple[ArrayT, ArrayT]]: ...  # fmt: skip
+def flash_attn_varlen_func(
+    q: Array, k: Array, v: Array, cu_seqlens_q: Array, cu_seqlens_k: Array, max_seqlen_q: int, max_seqlen_k: int,
+    seqused_q: Optional[Array] = None, seqused_k: Optional[Array] = None, softmax_scale: Optional[float] = None,
+    causal: bool = False, qv: Optional[Array] = None, q_descale: Optional[Array] = None,
+    k_descale: Optional[Array] = None, v_descale: Optional[Array] = None, window_size: Sequence[int] = (-1, -1),
+    attention_chunk: int = 0, softcap: float = 0.0, num_splits: int = 1, pack_gqa: Optional[bool] = None,
+    deterministic: bool = False, sm_margin: int = 0, return_attn_probs: bool = False, *, s_aux: Optional[Array] = None,
+    learnable_sink: Optional[Array] = None, page_table: Optional[Array] = None, block_table: Optional[Array] = None,
     scheduler_metadata: Optional[Array] = None,
-) -> Any:
+) -> Any:  # fmt: skip
     """Attention of packed sequences, q (total_q, heads_q, head_dim). See `attend.attention_varlen`.
 
     seqused_q, seqused_k: i32 (sequences): the number of used rows and keys, counted from the start of each sequence.
@@ -155,24 +180,37 @@ def flash_attn_varlen_func(
     return _attend(attention_varlen, packed, *options)
 
 
+@overload
 def flash_attn_qkvpacked_func(
-    qkv: Array,
-    softmax_scale: Optional[float] = None,
-    causal: bool = False,
-    q_descale: Optional[Array] = None,
-    k_descale: Optional[Array] = None,
-    v_descale: Optional[Array] = None,
-    window_size: Sequence[int] = OPEN,
-    attention_chunk: int = 0,
-    softcap: float = NO_SOFTCAP,
-    deterministic: bool = False,
-    num_heads_q: Optional[int] = None,
-    sm_margin: int = 0,
-    return_attn_probs: bool = False,
-    *,
-    s_aux: Optional[Array] = None,
-    learnable_sink: Optional[Array] = None,
-) -> Any:
+    qkv: ArrayT, softmax_scale: Optional[float] = ..., causal: bool = ..., q_descale: Optional[Array] = ...,
+    k_descale: Optional[Array] = ..., v_descale: Optional[Array] = ..., window_size: Sequence[int] = ...,
+    attention_chunk: int = ..., softcap: float = ..., deterministic: bool = ..., num_heads_q: Optional[int] = ...,
+    sm_margin: int = ..., return_attn_probs: Literal[False] = ..., *, s_aux: Optional[Array] = ...,
+    learnable_sink: Optional[Array] = ...,
+) -> ArrayT: ...  # fmt: skip
+@overload
+def flash_attn_qkvpacked_func(
+    qkv: ArrayT, softmax_scale: Optional[float] = ..., causal: bool = ..., q_descale: Optional[Array] = ...,
+    k_descale: Optional[Array] = ..., v_descale: Optional[Array] = ..., window_size: Sequence[int] = ...,
+    attention_chunk: int = ..., softcap: float = ..., deterministic: bool = ..., num_heads_q: Optional[int] = ...,
+    sm_margin: int = ..., *, return_attn_probs: Literal[True], s_aux: Optional[Array] = ...,
+    learnable_sink: Optional[Array] = ...,
+) -> tuple[ArrayT, ArrayT]: ...  # fmt: skip
+@overload
+def flash_attn_qkvpacked_func(
+    qkv: ArrayT, softmax_scale: Optional[float] = ..., causal: bool = ..., q_descale: Optional[Array] = ...,
+    k_descale: Optional[Array] = ..., v_descale: Optional[Array] = ..., window_size: Sequence[int] = ...,
+    attention_chunk: int = ..., softcap: float = ..., deterministic: bool = ..., num_heads_q: Optional[int] = ...,
+    sm_margin: int = ..., return_attn_probs: bool = ..., *, s_aux: Optional[Array] = ...,
+    learnable_sink: Optional[Array] = ...,
+) -> Union[ArrayT, tuple[ArrayT, ArrayT]]: ...  # fmt: skip
+def flash_attn_qkvpacked_func(
+    qkv: Array, softmax_scale: Optional[float] = None, causal: bool = False, q_descale: Optional[Array] = None,
+    k_descale: Optional[Array] = None, v_descale: Optional[Array] = None, window_size: Sequence[int] = OPEN,
+    attention_chunk: int = 0, softcap: float = NO_SOFTCAP, deterministic: bool = False,
+    num_heads_q: Optional[int] = None, sm_margin: int = 0, return_attn_probs: bool = False, *,
+    s_aux: Optional[Array] = None, learnable_sink: Optional[Array] = None,
+) -> Any:  # fmt: skip
     """`flash_attn_func` of a packed qkv (batch, seqlen, 3, heads, head_dim). See `attend.attention_qkvpacked`.
 
     With num_heads_q, qkv is (batch, seqlen, num_heads_q + 2 * num_heads_k, head_dim): first the heads of q, then those
@@ -186,13 +224,25 @@ def flash_attn_qkvpacked_func(
     return _attend(attention, heads_of(qkv, num_heads_q), *options, layout="bshd")
 
 
+@overload
 def flash_attn_combine(
-    out_partial: Tensor,
-    lse_partial: Tensor,
-    out: Optional[Tensor] = None,
-    out_dtype: Optional[dtype] = None,
+    out_partial: Tensor, lse_partial: Tensor, out: Optional[Tensor] = ..., out_dtype: Optional[dtype] = ...,
+    return_lse: Literal[True] = ...,
+) -> tuple[Tensor, Tensor]: ...  # fmt: skip
+@overload
+def flash_attn_combine(
+    out_partial: Tensor, lse_partial: Tensor, out: Optional[Tensor] = ..., out_dtype: Optional[dtype] = ..., *,
+    return_lse: Literal[False],
+) -> Tensor: ...  # fmt: skip
+@overload
+def flash_attn_combine(
+    out_partial: Tensor, lse_partial: Tensor, out: Optional[Tensor] = ..., out_dtype: Optional[dtype] = ...,
+    return_lse: bool = ...,
+) -> Union[Tensor, tuple[Tensor, Tensor]]: ...  # fmt: skip
+def flash_attn_combine(
+    out_partial: Tensor, lse_partial: Tensor, out: Optional[Tensor] = None, out_dtype: Optional[dtype] = None,
     return_lse: bool = True,
-) -> Any:
+) -> Any:  # fmt: skip
     """Merges attention over parts of the keys into attention over all keys.
 
     Arguments:
@@ -216,41 +266,61 @@ def flash_attn_combine(
     return (found, lse) if return_lse else found
 
 
+@overload
 def flash_attn_with_kvcache(
-    q: Array,
-    k_cache: Array,
-    v_cache: Array,
-    k: Optional[Array] = None,
-    v: Optional[Array] = None,
-    qv: Optional[Array] = None,
-    rotary_cos: Optional[Array] = None,
-    rotary_sin: Optional[Array] = None,
-    cache_seqlens: Optional[WholeNumber] = None,
-    cache_batch_idx: Optional[Array] = None,
-    cache_leftpad: Optional[Array] = None,
-    page_table: Optional[Array] = None,
-    cu_seqlens_q: Optional[Array] = None,
-    cu_seqlens_k_new: Optional[Array] = None,
-    max_seqlen_q: Optional[int] = None,
-    rotary_seqlens: Optional[Array] = None,
-    q_descale: Optional[Array] = None,
-    k_descale: Optional[Array] = None,
-    v_descale: Optional[Array] = None,
-    softmax_scale: Optional[float] = None,
-    causal: bool = False,
-    window_size: Sequence[int] = OPEN,
-    attention_chunk: int = 0,
-    softcap: float = NO_SOFTCAP,
-    rotary_interleaved: bool = True,
-    scheduler_metadata: Optional[Array] = None,
-    num_splits: int = 0,
-    pack_gqa: Optional[bool] = None,
-    sm_margin: int = 0,
-    return_softmax_lse: bool = False,
-    *,
-    s_aux: Optional[Array] = None,
-    learnable_sink: Optional[Array] = None,
-) -> Any:
+    q: ArrayT, k_cache: Array, v_cache: Array, k: Optional[Array] = ..., v: Optional[Array] = ...,
+    qv: Optional[Array] = ..., rotary_cos: Optional[Array] = ..., rotary_sin: Optional[Array] = ...,
+    cache_seqlens: Optional[WholeNumber] = ..., cache_batch_idx: Optional[Array] = ...,
+    cache_leftpad: Optional[Array] = ..., page_table: Optional[Array] = ..., cu_seqlens_q: Optional[Array] = ...,
+    cu_seqlens_k_new: Optional[Array] = ..., max_seqlen_q: Optional[int] = ..., rotary_seqlens: Optional[Array] = ...,
+    q_descale: Optional[Array] = ..., k_descale: Optional[Array] = ..., v_descale: Optional[Array] = ...,
+    softmax_scale: Optional[float] = ..., causal: bool = ..., window_size: Sequence[int] = ...,
+    attention_chunk: int = ..., softcap: float = ..., rotary_interleaved: bool = ...,
+    scheduler_metadata: Optional[Array] = ..., num_splits: int = ..., pack_gqa: Optional[bool] = ...,
+    sm_margin: int = ..., return_softmax_lse: Literal[False] = ..., *, s_aux: Optional[Array] = ...,
+    learnable_sink: Optional[Array] = ...,
+) -> ArrayT: ...  # fmt: skip
+@overload
+def flash_attn_with_kvcache(
+    q: ArrayT, k_cache: Array, v_cache: Array, k: Optional[Array] = ..., v: Optional[Array] = ...,
+    qv: Optional[Array] = ..., rotary_cos: Optional[Array] = ..., rotary_sin: Optional[Array] = ...,
+    cache_seqlens: Optional[WholeNumber] = ..., cache_batch_idx: Optional[Array] = ...,
+    cache_leftpad: Optional[Array] = ..., page_table: Optional[Array] = ..., cu_seqlens_q: Optional[Array] = ...,
+    cu_seqlens_k_new: Optional[Array] = ..., max_seqlen_q: Optional[int] = ..., rotary_seqlens: Optional[Array] = ...,
+    q_descale: Optional[Array] = ..., k_descale: Optional[Array] = ..., v_descale: Optional[Array] = ...,
+    softmax_scale: Optional[float] = ..., causal: bool = ..., window_size: Sequence[int] = ...,
+    attention_chunk: int = ..., softcap: float = ..., rotary_interleaved: bool = ...,
+    scheduler_metadata: Optional[Array] = ..., num_splits: int = ..., pack_gqa: Optional[bool] = ...,
+    sm_margin: int = ..., *, return_softmax_lse: Literal[True], s_aux: Optional[Array] = ...,
+    learnable_sink: Optional[Array] = ...,
+) -> tuple[ArrayT, ArrayT, None, None]: ...  # fmt: skip
+@overload
+def flash_attn_with_kvcache(
+    q: ArrayT, k_cache: Array, v_cache: Array, k: Optional[Array] = ..., v: Optional[Array] = ...,
+    qv: Optional[Array] = ..., rotary_cos: Optional[Array] = ..., rotary_sin: Optional[Array] = ...,
+    cache_seqlens: Optional[WholeNumber] = ..., cache_batch_idx: Optional[Array] = ...,
+    cache_leftpad: Optional[Array] = ..., page_table: Optional[Array] = ..., cu_seqlens_q: Optional[Array] = ...,
+    cu_seqlens_k_new: Optional[Array] = ..., max_seqlen_q: Optional[int] = ..., rotary_seqlens: Optional[Array] = ...,
+    q_descale: Optional[Array] = ..., k_descale: Optional[Array] = ..., v_descale: Optional[Array] = ...,
+    softmax_scale: Optional[float] = ..., causal: bool = ..., window_size: Sequence[int] = ...,
+    attention_chunk: int = ..., softcap: float = ..., rotary_interleaved: bool = ...,
+    scheduler_metadata: Optional[Array] = ..., num_splits: int = ..., pack_gqa: Optional[bool] = ...,
+    sm_margin: int = ..., return_softmax_lse: bool = ..., *, s_aux: Optional[Array] = ...,
+    learnable_sink: Optional[Array] = ...,
+) -> Union[ArrayT, tuple[ArrayT, ArrayT, None, None]]: ...  # fmt: skip
+def flash_attn_with_kvcache(
+    q: Array, k_cache: Array, v_cache: Array, k: Optional[Array] = None, v: Optional[Array] = None,
+    qv: Optional[Array] = None, rotary_cos: Optional[Array] = None, rotary_sin: Optional[Array] = None,
+    cache_seqlens: Optional[WholeNumber] = None, cache_batch_idx: Optional[Array] = None,
+    cache_leftpad: Optional[Array] = None, page_table: Optional[Array] = None, cu_seqlens_q: Optional[Array] = None,
+    cu_seqlens_k_new: Optional[Array] = None, max_seqlen_q: Optional[int] = None,
+    rotary_seqlens: Optional[Array] = None, q_descale: Optional[Array] = None, k_descale: Optional[Array] = None,
+    v_descale: Optional[Array] = None, softmax_scale: Optional[float] = None, causal: bool = False,
+    window_size: Sequence[int] = OPEN, attention_chunk: int = 0, softcap: float = NO_SOFTCAP,
+    rotary_interleaved: bool = True, scheduler_metadata: Optional[Array] = None, num_splits: int = 0,
+    pack_gqa: Optional[bool] = None, sm_margin: int = 0, return_softmax_lse: bool = False, *,
+    s_aux: Optional[Array] = None, learnable_sink: Optional[Array] = None,
+) -> Any:  # fmt: skip
     """`attend.flash_attn.flash_attn_with_kvcache` with flash-attn 3's options.
 
     Arguments:
@@ -292,7 +362,7 @@ def get_scheduler_metadata(
     num_heads_q: int,
     num_heads_kv: int,
     headdim: int,
-    cache_seqlens: WholeNumber,
+    cache_seqlens: ArrayT,
     qkv_dtype: object = None,
     headdim_v: Optional[int] = None,
     cu_seqlens_q: Optional[Array] = None,
@@ -307,12 +377,13 @@ def get_scheduler_metadata(
     num_splits: int = 0,
     pack_gqa: Optional[bool] = None,
     sm_margin: int = 0,
-) -> Any:
+) -> ArrayT:
     """Returns an empty i32 array on the device of cache_seqlens, because attend needs no scheduler metadata.
 
     The functions of this module accept the array as scheduler_metadata for any batch, and ignore it.
     """
-    return no_metadata(cache_seqlens)
+    empty: ArrayT = no_metadata(cache_seqlens)
+    return empty
 
 
 def _attend(

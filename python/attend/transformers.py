@@ -1,12 +1,15 @@
 """Makes models of Hugging Face's transformers compute attention with attend.
 
-import attend.transformers attend.transformers.register() model = AutoModelForCausalLM.from_pretrained(...,
-attn_implementation="attend")
+::
 
-docs/hugging_face.md lists the architectures that were tested. For continuous batching:
+    import attend.transformers
+    attend.transformers.register()
+    model = AutoModelForCausalLM.from_pretrained(..., attn_implementation="attend")
 
-with attend.transformers.continuous_batching(model):
-    outputs = model.generate_batch(prompts, generation_config=...)
+docs/hugging_face.md lists the architectures that were tested. For continuous batching::
+
+    with attend.transformers.continuous_batching(model):
+        outputs = model.generate_batch(prompts, generation_config=...)
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ import functools
 import inspect
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Optional, TypeVar
 
 from attend._api import attention
@@ -29,6 +32,7 @@ __all__ = ["attention_forward", "continuous_batching", "register"]
 if TYPE_CHECKING:
     from torch import Tensor
     from torch.nn import Module
+    from transformers import PreTrainedConfig
 
 ModelT = TypeVar("ModelT", bound="Module")
 
@@ -65,11 +69,11 @@ def register(name: str = "attend") -> None:
     _names.add(name)
 
 
-def _checking(plain: Any) -> Any:
+def _checking(plain: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a function that first applies attend's check to a registered name, then transformers' check `plain`."""
 
     @functools.wraps(plain)
-    def checked(model: Any, requested_attention: Any, *rest: Any, **more: Any) -> Any:
+    def checked(model: Any, requested_attention: Optional[str], *rest: Any, **more: Any) -> Any:
         if requested_attention in _names:
             refuse_without_interface(type(model), requested_attention)
             if not getattr(model, "_supports_sdpa", True):
@@ -92,7 +96,7 @@ def refuse_without_interface(kind: type, name: str) -> None:
         )
 
 
-def mask_of(*arguments: Any, config: Any = None, **options: Any) -> Any:
+def mask_of(*arguments: Any, config: Optional[PreTrainedConfig] = None, **options: Any) -> Optional[Tensor]:
     """Returns transformers' mask for sdpa: bool, or None if the flag is_causal is enough.
 
     A model that was not made for sdpa has no such flag and may add numbers to the mask. For such a model this returns
@@ -101,8 +105,11 @@ def mask_of(*arguments: Any, config: Any = None, **options: Any) -> Any:
     from transformers.masking_utils import eager_mask, sdpa_mask
 
     if getattr(config, "model_type", None) in _by_mask_alone:
-        return eager_mask(*arguments, config=config, **{**options, "allow_is_bidirectional_skip": False})
-    return sdpa_mask(*arguments, config=config, **options)
+        options["allow_is_bidirectional_skip"] = False
+        mask: Optional[Tensor] = eager_mask(*arguments, config=config, **options)
+    else:
+        mask = sdpa_mask(*arguments, config=config, **options)
+    return mask
 
 
 def _has_table(kind: type) -> bool:
@@ -130,7 +137,7 @@ def attention_forward(
     is_causal: Optional[bool] = None,
     position_bias: Optional[Tensor] = None,
     s_aux: Optional[Tensor] = None,
-    **kwargs: Any,
+    **kwargs: object,
 ) -> tuple[Tensor, Optional[Tensor]]:
     """Computes attention with the arguments that transformers passes. query is (batch, heads, seqlen_q, head_dim). key
     and value have the same form and may have fewer heads.
@@ -244,26 +251,26 @@ def _configs_of(model: Any) -> list[Any]:
 
 
 def batched_attention_forward(
-    module: Any,
-    query: Any,
-    key: Any,
-    value: Any,
-    attention_mask: Any,
+    module: Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Optional[Tensor],
     dropout: float = 0.0,
     scaling: Optional[float] = None,
     sliding_window: Optional[int] = None,
     softcap: Optional[float] = None,
     is_causal: Optional[bool] = None,
-    s_aux: Any = None,
-    cu_seq_lens_q: Any = None,
-    cu_seq_lens_k: Any = None,
-    max_length_q: Any = None,
-    max_length_k: Any = None,
-    block_table: Any = None,
-    k_cache: Any = None,
-    v_cache: Any = None,
+    s_aux: Optional[Tensor] = None,
+    cu_seq_lens_q: Optional[Tensor] = None,
+    cu_seq_lens_k: Optional[Tensor] = None,
+    max_length_q: Optional[int] = None,
+    max_length_k: Optional[int] = None,
+    block_table: Optional[Tensor] = None,
+    k_cache: Optional[Tensor] = None,
+    v_cache: Optional[Tensor] = None,
     **kwargs: Any,
-) -> tuple[Any, Any]:
+) -> tuple[Tensor, Optional[Tensor]]:
     """Computes attention with the arguments that transformers passes in `continuous_batching`. Without cu_seq_lens_q it
     calls `attention_forward`.
 
@@ -298,8 +305,16 @@ def batched_attention_forward(
 
 
 def _weights(
-    query: Any, key: Any, window: Any, scaling: Any, softcap: Any, bias: Any, mask: Any, s_aux: Any, num_keys: int
-) -> Any:
+    query: Tensor,
+    key: Tensor,
+    window: tuple[int, int],
+    scaling: Optional[float],
+    softcap: Optional[float],
+    bias: Optional[Tensor],
+    mask: Optional[Tensor],
+    s_aux: Optional[Tensor],
+    num_keys: int,
+) -> Tensor:
     """Returns the softmax weights (batch, heads, seqlen_q, num_keys) in float32, without dropout. The weights of keys
     beyond the length of `key` are 0.
     """
@@ -326,7 +341,9 @@ def _weights(
     return torch.nn.functional.pad(weights, (0, num_keys - key.shape[2]))
 
 
-def _without_mask(query: Any, key: Any, value: Any, causal: bool, sliding_window: Optional[int]) -> Any:
+def _without_mask(
+    query: Tensor, key: Tensor, value: Tensor, causal: bool, sliding_window: Optional[int]
+) -> tuple[Tensor, Tensor, tuple[int, int]]:
     """Returns the keys and values that at least one row sees, and the window for attend."""
     window = (-1, -1)
     seqlen_q, seqlen_k = query.shape[2], key.shape[2]

@@ -11,7 +11,7 @@ not support raises NotImplementedError, which names the argument.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any, Literal, Optional, Union, overload
 
 from attend._api import attention_varlen
 from attend._append import append, merge
@@ -23,9 +23,7 @@ from attend._resolve import NO_SOFTCAP, OPEN
 from attend._serving import check_out, require, whole_number
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
-    from attend._types import WholeNumber
+    from attend._types import Array, ArrayT, IndexedArray
 
 __all__ = [
     "fa_version_unsupported_reason",
@@ -41,44 +39,61 @@ _CACHE_DTYPES = ("auto", "float", "float32", "half", "float16", "bfloat16")
 _SINKS = {"sinks": "s_aux"}
 
 
+@overload
 def flash_attn_varlen_func(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    max_seqlen_q: int,
-    cu_seqlens_q: Tensor,
-    max_seqlen_k: int,
-    cu_seqlens_k: Optional[Tensor] = None,
-    seqused_k: Optional[Tensor] = None,
-    q_v: Optional[Tensor] = None,
-    dropout_p: float = 0.0,
-    softmax_scale: Optional[float] = None,
-    causal: bool = False,
-    window_size: Optional[Sequence[int]] = None,
-    softcap: float = NO_SOFTCAP,
-    alibi_slopes: Optional[Tensor] = None,
-    deterministic: bool = False,
-    return_attn_probs: bool = False,
-    block_table: Optional[Tensor] = None,
-    return_softmax_lse: bool = False,
-    out: Optional[Tensor] = None,
-    scheduler_metadata: Optional[Tensor] = None,
-    q_descale: Optional[Tensor] = None,
-    k_descale: Optional[Tensor] = None,
-    v_descale: Optional[Tensor] = None,
-    num_splits: int = 0,
-    output_scale: Optional[Tensor] = None,
-    fa_version: int = 2,
-    s_aux: Optional[Tensor] = None,
-    cp_world_size: int = 1,
-    cp_rank: int = 0,
-    cp_tot_seqused_k: Optional[Tensor] = None,
-    mask_mod: object = None,
-    block_sparse_tensors: object = None,
-    aux_tensors: object = None,
-    aux_tensor_leading_dims: object = None,
+    q: ArrayT, k: Array, v: Array, max_seqlen_q: int, cu_seqlens_q: Array, max_seqlen_k: int,
+    cu_seqlens_k: Optional[Array] = ..., seqused_k: Optional[Array] = ..., q_v: Optional[Array] = ...,
+    dropout_p: float = ..., softmax_scale: Optional[float] = ..., causal: bool = ...,
+    window_size: Optional[Sequence[int]] = ..., softcap: float = ..., alibi_slopes: Optional[Array] = ...,
+    deterministic: bool = ..., return_attn_probs: bool = ..., block_table: Optional[Array] = ...,
+    return_softmax_lse: Literal[False] = ..., out: Optional[Array] = ..., scheduler_metadata: Optional[Array] = ...,
+    q_descale: Optional[Array] = ..., k_descale: Optional[Array] = ..., v_descale: Optional[Array] = ...,
+    num_splits: int = ..., output_scale: Optional[Array] = ..., fa_version: int = ..., s_aux: Optional[Array] = ...,
+    cp_world_size: int = ..., cp_rank: int = ..., cp_tot_seqused_k: Optional[Array] = ..., mask_mod: object = ...,
+    block_sparse_tensors: object = ..., aux_tensors: object = ..., aux_tensor_leading_dims: object = ...,
+    dynamic_causal: object = ...,
+) -> ArrayT: ...  # fmt: skip
+@overload
+def flash_attn_varlen_func(
+    q: ArrayT, k: Array, v: Array, max_seqlen_q: int, cu_seqlens_q: Array, max_seqlen_k: int,
+    cu_seqlens_k: Optional[Array] = ..., seqused_k: Optional[Array] = ..., q_v: Optional[Array] = ...,
+    dropout_p: float = ..., softmax_scale: Optional[float] = ..., causal: bool = ...,
+    window_size: Optional[Sequence[int]] = ..., softcap: float = ..., alibi_slopes: Optional[Array] = ...,
+    deterministic: bool = ..., return_attn_probs: bool = ..., block_table: Optional[Array] = ..., *,
+    return_softmax_lse: Literal[True], out: Optional[Array] = ..., scheduler_metadata: Optional[Array] = ...,
+    q_descale: Optional[Array] = ..., k_descale: Optional[Array] = ..., v_descale: Optional[Array] = ...,
+    num_splits: int = ..., output_scale: Optional[Array] = ..., fa_version: int = ..., s_aux: Optional[Array] = ...,
+    cp_world_size: int = ..., cp_rank: int = ..., cp_tot_seqused_k: Optional[Array] = ..., mask_mod: object = ...,
+    block_sparse_tensors: object = ..., aux_tensors: object = ..., aux_tensor_leading_dims: object = ...,
+    dynamic_causal: object = ...,
+) -> tuple[ArrayT, ArrayT]: ...  # fmt: skip
+@overload
+def flash_attn_varlen_func(
+    q: ArrayT, k: Array, v: Array, max_seqlen_q: int, cu_seqlens_q: Array, max_seqlen_k: int,
+    cu_seqlens_k: Optional[Array] = ..., seqused_k: Optional[Array] = ..., q_v: Optional[Array] = ...,
+    dropout_p: float = ..., softmax_scale: Optional[float] = ..., causal: bool = ...,
+    window_size: Optional[Sequence[int]] = ..., softcap: float = ..., alibi_slopes: Optional[Array] = ...,
+    deterministic: bool = ..., return_attn_probs: bool = ..., block_table: Optional[Array] = ...,
+    return_softmax_lse: bool = ..., out: Optional[Array] = ..., scheduler_metadata: Optional[Array] = ...,
+    q_descale: Optional[Array] = ..., k_descale: Optional[Array] = ..., v_descale: Optional[Array] = ...,
+    num_splits: int = ..., output_scale: Optional[Array] = ..., fa_version: int = ..., s_aux: Optional[Array] = ...,
+    cp_world_size: int = ..., cp_rank: int = ..., cp_tot_seqused_k: Optional[Array] = ..., mask_mod: object = ...,
+    block_sparse_tensors: object = ..., aux_tensors: object = ..., aux_tensor_leading_dims: object = ...,
+    dynamic_causal: object = ...,
+) -> Union[ArrayT, tuple[ArrayT, ArrayT]]: ...  # fmt: skip
+def flash_attn_varlen_func(
+    q: Array, k: Array, v: Array, max_seqlen_q: int, cu_seqlens_q: Array, max_seqlen_k: int,
+    cu_seqlens_k: Optional[Array] = None, seqused_k: Optional[Array] = None, q_v: Optional[Array] = None,
+    dropout_p: float = 0.0, softmax_scale: Optional[float] = None, causal: bool = False,
+    window_size: Optional[Sequence[int]] = None, softcap: float = NO_SOFTCAP, alibi_slopes: Optional[Array] = None,
+    deterministic: bool = False, return_attn_probs: bool = False, block_table: Optional[Array] = None,
+    return_softmax_lse: bool = False, out: Optional[Array] = None, scheduler_metadata: Optional[Array] = None,
+    q_descale: Optional[Array] = None, k_descale: Optional[Array] = None, v_descale: Optional[Array] = None,
+    num_splits: int = 0, output_scale: Optional[Array] = None, fa_version: int = 2, s_aux: Optional[Array] = None,
+    cp_world_size: int = 1, cp_rank: int = 0, cp_tot_seqused_k: Optional[Array] = None, mask_mod: object = None,
+    block_sparse_tensors: object = None, aux_tensors: object = None, aux_tensor_leading_dims: object = None,
     dynamic_causal: object = None,
-) -> Any:
+) -> Any:  # fmt: skip
     """Attention of q (total_q, heads_q, head_dim), packed by cu_seqlens_q, with a cache or with packed keys.
 
     Arguments:
@@ -136,14 +151,14 @@ def flash_attn_varlen_func(
 
 
 def reshape_and_cache_flash(
-    key: Tensor,
-    value: Tensor,
-    key_cache: Tensor,
-    value_cache: Tensor,
-    slot_mapping: Tensor,
+    key: IndexedArray,
+    value: IndexedArray,
+    key_cache: Array,
+    value_cache: Array,
+    slot_mapping: Array,
     kv_cache_dtype: str,
-    k_scale: Optional[Tensor] = None,
-    v_scale: Optional[Tensor] = None,
+    k_scale: Optional[Array] = None,
+    v_scale: Optional[Array] = None,
 ) -> None:
     """Writes row i of key and value into slot slot_mapping[i] of the caches. See `attend.append`.
 
@@ -172,14 +187,14 @@ def reshape_and_cache_flash(
 
 
 def merge_attn_states(
-    output: Tensor,
-    prefix_output: Tensor,
-    prefix_lse: Tensor,
-    suffix_output: Tensor,
-    suffix_lse: Tensor,
-    output_lse: Optional[Tensor] = None,
+    output: IndexedArray,
+    prefix_output: IndexedArray,
+    prefix_lse: IndexedArray,
+    suffix_output: IndexedArray,
+    suffix_lse: IndexedArray,
+    output_lse: Optional[IndexedArray] = None,
     prefill_tokens_with_context: Optional[int] = None,
-    output_scale: Optional[Tensor] = None,
+    output_scale: Optional[Array] = None,
 ) -> None:
     """Merges attention over a prefix with attention over the remaining keys. See `attend.merge`.
 
@@ -235,12 +250,12 @@ def get_scheduler_metadata(
     num_heads_q: int,
     num_heads_kv: int,
     headdim: int,
-    cache_seqlens: WholeNumber,
+    cache_seqlens: ArrayT,
     qkv_dtype: object = None,
     headdim_v: Optional[int] = None,
-    cu_seqlens_q: Optional[Tensor] = None,
-    cu_seqlens_k_new: Optional[Tensor] = None,
-    cache_leftpad: Optional[Tensor] = None,
+    cu_seqlens_q: Optional[Array] = None,
+    cu_seqlens_k_new: Optional[Array] = None,
+    cache_leftpad: Optional[Array] = None,
     page_size: Optional[int] = None,
     max_seqlen_k_new: int = 0,
     causal: bool = False,
@@ -249,9 +264,10 @@ def get_scheduler_metadata(
     num_splits: int = 0,
     pack_gqa: Optional[bool] = None,
     sm_margin: int = 0,
-) -> Any:
+) -> ArrayT:
     """`attend.flash_attn_3.get_scheduler_metadata` with vLLM's argument order. Returns an empty i32 array."""
-    return no_metadata(cache_seqlens)
+    empty: ArrayT = no_metadata(cache_seqlens)
+    return empty
 
 
 def is_fa_version_supported(fa_version: int) -> bool:

@@ -40,7 +40,7 @@ def inputs(rng, layout="bhsd", dtype=np.float32):
 
 
 def columns(rng, shape, kinds):
-    """Returns {option: column}. If there are many rows, some are hidden."""
+    """Returns {option: column}. Each random column hides about a fifth of the rows."""
     found = {}
     if "bias" in kinds:
         found["bias"] = rng.standard_normal(shape).astype(np.float32)

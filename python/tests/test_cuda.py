@@ -16,7 +16,7 @@ from attend import flash_attn, flash_attn_3
 
 pytestmark = pytest.mark.skipif(not torch_here.cuda.is_available(), reason="no GPU here")
 
-SPIN_CYCLES = 100_000_000  # about 50 ms, so that work which starts too early reads the old values
+SPIN_CYCLES = 100_000_000  # about 50 ms: work that starts before the end of this delay reads old values
 
 
 def normal(torch, *shape, dtype=None, requires_grad=False):

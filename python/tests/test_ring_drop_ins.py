@@ -18,7 +18,7 @@ from attend._drop_in import StandIn
 from attend.flash_attn import flash_attn_qkvpacked_func, flash_attn_varlen_qkvpacked_func
 
 PREFIXES = {"ring_flash_attn": "contiguous", "zigzag_ring_flash_attn": "zigzag", "stripe_flash_attn": "striped"}
-# Allowed error relative to the largest magnitude. For bfloat16 it is two roundings.
+# Allowed error relative to the largest magnitude. The error for bfloat16 corresponds to two roundings.
 TOLERANCE = {"bfloat16": 2.0**-6, "float32": 1e-5}
 
 

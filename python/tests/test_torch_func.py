@@ -35,7 +35,7 @@ def standard(q, k, v, bias=None, slopes=None, causal=True):
 
 
 def swapped(function):
-    """Wraps `function`, whose tensors are (batch, seqlen, heads, head_dim), for tensors with heads before rows."""
+    """Returns `function`, which has layout "bshd", as a function of tensors in layout "bhsd"."""
     return lambda *tensors: function(*(x.transpose(1, 2) for x in tensors)).transpose(1, 2)
 
 

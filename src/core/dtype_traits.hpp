@@ -1,5 +1,5 @@
 // Properties of each element type other than name and size. All other code reads these properties from this table.
-// docs/code_map.md describes how to add a type.
+// docs/extending.md describes how to add a type.
 #pragma once
 
 #include <array>

@@ -20,8 +20,8 @@ using testing::HasSubstr;
 constexpr int kProcesses = 16;
 constexpr int kKillRounds = 24 / ATTEND_TEST_STRIDE;
 
-/// Returns how often sixteen processes start with an empty cache. $ATTEND_TEST_ROUNDS sets a larger number for a longer
-/// test.
+/// Returns the number of rounds: $ATTEND_TEST_ROUNDS, or 1. In each round, kProcesses processes start with an empty
+/// cache.
 int cold_rounds() {
   const char* rounds = std::getenv("ATTEND_TEST_ROUNDS");
   return rounds == nullptr ? 1 : std::atoi(rounds);

@@ -267,7 +267,7 @@ TEST(ScoreFunction, WithOtherTensorsIsTheSameText) {
   EXPECT_NE(refusal([&] { (void)f.function.with({}); }), "");
 }
 
-/// The gradients include that of a table to whose elements many scores add.
+/// One of the gradients is that of a table. Many scores contribute to each element of this gradient.
 TEST(ScoreFunction, BitsDoNotDependOnThreads) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     const AttentionCase c = some_case(dtype);

@@ -117,7 +117,7 @@ def run_piece(tests, piece, folder, num_gpus, passed):
 
 
 def take(report, piece, status, folder):
-    """Adds the results of a piece, which its process has written to `folder`, to the report."""
+    """Adds the results of a piece to the report. The process of the piece has written them to `folder`."""
     counts, gtest = report["tests"], folder / f"gtest-{piece}.json"
     counts["missing"] = [other for other in counts["missing"] if other != piece]
     if status is None:

@@ -92,8 +92,8 @@ double largest_finite(const Tensor& t) {
   return largest;
 }
 
-/// The float64 reference for the inputs of a workload. The class also computes two more results when they are first
-/// requested. They are the result of the standard algorithm and the noise, which is the error that rounding can cause.
+/// The float64 reference for the inputs of a workload. On the first request, the class also computes the result of the
+/// standard algorithm, and the noise, which is the error that rounding can cause.
 class Truth {
  public:
   Truth(const Workload& w, Mode mode) : inputs_(w), mode_(mode), reference_(w.inputs_as(DType::kF64)) {

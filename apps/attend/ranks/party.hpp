@@ -38,8 +38,8 @@ class RingParty {
 /// Returns whether this process was started by an mpirun.
 [[nodiscard]] bool is_of_mpirun();
 
-/// Makes the ranks that --over, --device and --ranks describe. Without --over, an mpirun makes each of its processes a
-/// rank. Without mpirun, the ranks are GPUs over NCCL if there is a GPU for each rank, and threads otherwise.
+/// Makes the ranks that --over, --device and --ranks describe. Without --over, each process of an mpirun is a rank.
+/// Without mpirun, the ranks are GPUs over NCCL if there is a GPU for each rank, and threads otherwise.
 [[nodiscard]] std::unique_ptr<RingParty> make_ring_party(const RingOptions& options);
 
 }  // namespace attend::cli

@@ -8,8 +8,8 @@
 
 namespace attend {
 
-// A thread's share of tiles that follow each other in global memory. It is one column of chunks, in every kRowStep-th
-// row.
+// Copies one thread's part of each tile: one column of chunks, in every kRowStep-th row. The tiles are adjacent in
+// global memory.
 template <int kThreads, class Tile>
 class CpAsyncTileLoader {
  public:

@@ -23,8 +23,8 @@ _LISTS = (
 )  # fmt: skip
 _ORDERS = ("dq_write_order", "dq_write_order_full", "dq_kv_order", "dq_kv_order_spt")
 NO_BLOCKS = 1 << 30  # the block size of the mask that torch uses if none is given; that mask hides nothing
-_MOST_AT_ONCE = 1 << 24  # most pairs of a row and a key that are evaluated at once
-_LEAST_ON_GPU = 1 << 24  # fewest pairs of a mask that a GPU makes; on smaller masks the CPU is as fast
+_MOST_AT_ONCE = 1 << 24  # the largest number of (row, key) pairs that are evaluated at once
+_LEAST_ON_GPU = 1 << 24  # a CPU makes masks with fewer (row, key) pairs, because it is as fast
 
 
 _masks: weakref.WeakValueDictionary[int, BlockMask] = weakref.WeakValueDictionary()
@@ -55,7 +55,7 @@ class BlockMask(torchs.BlockMask):
     the batch and head of the call.
     """
 
-    _token: torch.Tensor  # a tensor with the key of this mask in _masks
+    _token: torch.Tensor  # one element: the key of this mask in _masks
     _asks_for_gradients = False  # whether a captured tensor requires grad; set only for a mask without lists
     _unlisted: Optional[dict[str, Any]]  # the inputs from which the lists are computed, or None if the lists were given
 

@@ -1,7 +1,7 @@
 """attend for ONNX: the standard's operator Attention, opset 23 and later.
 
-    options = onnxruntime.SessionOptions() options.register_custom_ops_library(attend.onnx.library_path())       #
-    Attention of any model runs on attend
+    options = onnxruntime.SessionOptions()
+    options.register_custom_ops_library(attend.onnx.library_path())  # attend computes Attention of any model
 
 `attention` computes the operator on NumPy arrays. `translation_table` exports torch programs. See docs/onnx.md.
 """

@@ -10,6 +10,14 @@ from attend._errors import ArgumentError
 from attend._packed import parts
 from attend.ring._attention import ring_attention
 from attend.ring._contexts import door_of_group, group_name, process_group
+from attend.ring._flash_attn_types import (
+    Dense,
+    DenseKvPacked,
+    DenseQkvPacked,
+    Varlen,
+    VarlenKvPacked,
+    VarlenQkvPacked,
+)
 from attend.ring._telling import told
 
 _Function = Callable[..., Any]
@@ -42,7 +50,7 @@ _HOW = {
 }
 
 
-def dense_functions(prefix: str, sharding: str) -> tuple[_Function, _Function, _Function]:
+def dense_functions(prefix: str, sharding: str) -> tuple[Dense, DenseKvPacked, DenseQkvPacked]:
     """Makes PREFIX_func, PREFIX_kvpacked_func and PREFIX_qkvpacked_func."""
 
     @_told
@@ -71,7 +79,7 @@ def dense_functions(prefix: str, sharding: str) -> tuple[_Function, _Function, _
     return func, *_packed(func, prefix, "batch, rows", 2)
 
 
-def varlen_functions(prefix: str, sharding: str) -> tuple[_Function, _Function, _Function]:
+def varlen_functions(prefix: str, sharding: str) -> tuple[Varlen, VarlenKvPacked, VarlenQkvPacked]:
     """Makes PREFIX_varlen_func, PREFIX_varlen_kvpacked_func and PREFIX_varlen_qkvpacked_func."""
 
     @_told

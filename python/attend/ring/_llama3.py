@@ -10,7 +10,7 @@ from __future__ import annotations
 import bisect
 import itertools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any, Literal, Optional, Union, overload
 
 from attend._drop_in import dropout_seed
 from attend._errors import ArgumentError, UnsupportedError
@@ -29,7 +29,7 @@ _told = told(door_of_group, "group", traceable=True)
 
 def llama3_flash_attn_prepare_cu_seqlens(
     cu_seqlens: Tensor, causal: bool, rank: int, world_size: int
-) -> tuple[Any, Any, int, int, slice]:
+) -> tuple[Tensor, Tensor, int, int, slice]:
     """Returns the arguments of `llama3_flash_attn_varlen_func` for the rank's piece of the tokens.
 
     Arguments:
@@ -59,6 +59,27 @@ def llama3_flash_attn_prepare_cu_seqlens(
     return cu_seqlens.new_tensor(q), cu_seqlens.new_tensor(k), longest_q, longest_k, slice(bounds[0], bounds[0] + k[-1])
 
 
+@overload
+def llama3_flash_attn_varlen_func(
+    q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, max_seqlen_q: int, max_seqlen_k: int,
+    heads_k_stride: int, local_k_slice: slice, dropout_p: float = ..., softmax_scale: Optional[float] = ...,
+    causal: bool = ..., window_size: Sequence[int] = ..., alibi_slopes: Optional[Tensor] = ...,
+    deterministic: bool = ..., return_attn_probs: Literal[False] = ..., group: Optional[Group] = ...,
+) -> Tensor: ...  # fmt: skip
+@overload
+def llama3_flash_attn_varlen_func(
+    q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, max_seqlen_q: int, max_seqlen_k: int,
+    heads_k_stride: int, local_k_slice: slice, dropout_p: float = ..., softmax_scale: Optional[float] = ...,
+    causal: bool = ..., window_size: Sequence[int] = ..., alibi_slopes: Optional[Tensor] = ...,
+    deterministic: bool = ..., *, return_attn_probs: Literal[True], group: Optional[Group] = ...,
+) -> tuple[Tensor, Tensor, None]: ...  # fmt: skip
+@overload
+def llama3_flash_attn_varlen_func(
+    q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, max_seqlen_q: int, max_seqlen_k: int,
+    heads_k_stride: int, local_k_slice: slice, dropout_p: float = ..., softmax_scale: Optional[float] = ...,
+    causal: bool = ..., window_size: Sequence[int] = ..., alibi_slopes: Optional[Tensor] = ...,
+    deterministic: bool = ..., return_attn_probs: bool = ..., group: Optional[Group] = ...,
+) -> Union[Tensor, tuple[Tensor, Tensor, None]]: ...  # fmt: skip
 @_told
 def llama3_flash_attn_varlen_func(
     q: Tensor,
@@ -157,6 +178,27 @@ def _agree(q: Any, k: Any, v: Any, settings: Any) -> None:
     agree(settings.group, "llama3_flash_attn_varlen_func", f"{said}, heads_k_stride {settings.heads_k_stride}")
 
 
+@overload
+def llama3_flash_attn_varlen_kvpacked_func(
+    q: Tensor, kv: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, max_seqlen_q: int, max_seqlen_k: int,
+    heads_k_stride: int, local_k_slice: slice, dropout_p: float = ..., softmax_scale: Optional[float] = ...,
+    causal: bool = ..., window_size: Sequence[int] = ..., alibi_slopes: Optional[Tensor] = ...,
+    deterministic: bool = ..., return_attn_probs: Literal[False] = ..., group: Optional[Group] = ...,
+) -> Tensor: ...  # fmt: skip
+@overload
+def llama3_flash_attn_varlen_kvpacked_func(
+    q: Tensor, kv: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, max_seqlen_q: int, max_seqlen_k: int,
+    heads_k_stride: int, local_k_slice: slice, dropout_p: float = ..., softmax_scale: Optional[float] = ...,
+    causal: bool = ..., window_size: Sequence[int] = ..., alibi_slopes: Optional[Tensor] = ...,
+    deterministic: bool = ..., *, return_attn_probs: Literal[True], group: Optional[Group] = ...,
+) -> tuple[Tensor, Tensor, None]: ...  # fmt: skip
+@overload
+def llama3_flash_attn_varlen_kvpacked_func(
+    q: Tensor, kv: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, max_seqlen_q: int, max_seqlen_k: int,
+    heads_k_stride: int, local_k_slice: slice, dropout_p: float = ..., softmax_scale: Optional[float] = ...,
+    causal: bool = ..., window_size: Sequence[int] = ..., alibi_slopes: Optional[Tensor] = ...,
+    deterministic: bool = ..., return_attn_probs: bool = ..., group: Optional[Group] = ...,
+) -> Union[Tensor, tuple[Tensor, Tensor, None]]: ...  # fmt: skip
 @_told
 def llama3_flash_attn_varlen_kvpacked_func(
     q: Tensor,
@@ -184,6 +226,27 @@ def llama3_flash_attn_varlen_kvpacked_func(
     )  # fmt: skip
 
 
+@overload
+def llama3_flash_attn_varlen_qkvpacked_func(
+    qkv: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, max_seqlen_q: int, max_seqlen_k: int, heads_k_stride: int,
+    local_k_slice: slice, dropout_p: float = ..., softmax_scale: Optional[float] = ..., causal: bool = ...,
+    window_size: Sequence[int] = ..., alibi_slopes: Optional[Tensor] = ..., deterministic: bool = ...,
+    return_attn_probs: Literal[False] = ..., group: Optional[Group] = ...,
+) -> Tensor: ...  # fmt: skip
+@overload
+def llama3_flash_attn_varlen_qkvpacked_func(
+    qkv: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, max_seqlen_q: int, max_seqlen_k: int, heads_k_stride: int,
+    local_k_slice: slice, dropout_p: float = ..., softmax_scale: Optional[float] = ..., causal: bool = ...,
+    window_size: Sequence[int] = ..., alibi_slopes: Optional[Tensor] = ..., deterministic: bool = ..., *,
+    return_attn_probs: Literal[True], group: Optional[Group] = ...,
+) -> tuple[Tensor, Tensor, None]: ...  # fmt: skip
+@overload
+def llama3_flash_attn_varlen_qkvpacked_func(
+    qkv: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, max_seqlen_q: int, max_seqlen_k: int, heads_k_stride: int,
+    local_k_slice: slice, dropout_p: float = ..., softmax_scale: Optional[float] = ..., causal: bool = ...,
+    window_size: Sequence[int] = ..., alibi_slopes: Optional[Tensor] = ..., deterministic: bool = ...,
+    return_attn_probs: bool = ..., group: Optional[Group] = ...,
+) -> Union[Tensor, tuple[Tensor, Tensor, None]]: ...  # fmt: skip
 @_told
 def llama3_flash_attn_varlen_qkvpacked_func(
     qkv: Tensor,

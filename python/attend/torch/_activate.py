@@ -2,7 +2,7 @@
 
 The operators' tensors are (batch, heads, seqlen, head_dim). Causal masks align top left on the CPU, and **bottom
 right** on CUDA. On CUDA, only torch.nn.attention.bias calls these operators with different lengths, and it expects the
-bottom-right alignment. All other functions of torch call them with equal lengths.
+bottom-right alignment. All other functions of torch pass equal lengths.
 
 The results have the shapes, strides, dtypes and devices that torch's meta functions declare to compilers.
 """

@@ -57,8 +57,8 @@ def _extras_dims(in_dims: Any, extras: Extras) -> Extras:
 
 
 class _Folding:
-    """Folds tensors into tensors with `size` times the batch, or for packed sequences `size` times the heads. A tensor
-    without a mapped dimension is shared by all `size` calls.
+    """Folds the mapped dimension of tensors, whose length is `size`, into the batch or, for packed sequences, into the
+    heads. A tensor without a mapped dimension is shared by all `size` calls.
     """
 
     def __init__(self, size: int, settings: Settings, q: Any, q_dim: Optional[int]) -> None:

@@ -77,8 +77,8 @@ class SeqLenInfo:
 
 @dataclasses.dataclass
 class PaddedSeqLenInfo(SeqLenInfo):
-    """Sequence s begins at s * padding and has seqlen[s] entries. The entries between its end and the next sequence are
-    not read.
+    """Sequence s begins at s * padding and has seqlen[s] entries. The entries after the end of a sequence are padding,
+    which is not read.
     """
 
     seqlen: torch.Tensor

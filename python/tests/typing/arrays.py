@@ -11,6 +11,7 @@ import attend.jax
 import jax
 import numpy as np
 import torch
+from attend import flash_attn, flash_attn_3, ring_flash_attn, vllm_flash_attn
 from attend.ring import ring_attention, shard
 from attend.torch.flex_attention import create_block_mask, flex_attention
 from numpy.typing import NDArray
@@ -56,6 +57,35 @@ def tensors(q: torch.Tensor, seed: torch.Tensor) -> None:
     mask = create_block_mask(lambda b, h, i, j: i >= j, None, None, 8, 8)
     assert_type(flex_attention(q, q, q, block_mask=mask), torch.Tensor)
     assert_type(flex_attention(q, q, q, return_lse=True), tuple[torch.Tensor, torch.Tensor])
+
+
+def flash_attn_of_arrays(q: Floats, offsets: NDArray[np.int32], wants: bool) -> None:
+    func = flash_attn.flash_attn_func
+    assert_type(func(q, q, q, 0.0, None, True, (-1, -1)), Floats)
+    assert_type(func(q, q, q, causal=True, return_attn_probs=True), tuple[Floats, Floats, None])
+    assert_type(func(q, q, q, return_attn_probs=wants), Union[Floats, tuple[Floats, Floats, None]])
+    assert_type(flash_attn.flash_attn_varlen_func(q, q, q, offsets, offsets, 8, 8), Floats)
+    assert_type(flash_attn.flash_attn_with_kvcache(q, q, q, cache_seqlens=5), Floats)
+    cached = flash_attn_3.flash_attn_with_kvcache(q, q, q, cache_seqlens=offsets, return_softmax_lse=True)
+    assert_type(cached, tuple[Floats, Floats, None, None])
+    assert_type(flash_attn_3.get_scheduler_metadata(1, 1, 8, 4, 2, 16, offsets), NDArray[np.int32])
+    vllm = vllm_flash_attn.flash_attn_varlen_func
+    assert_type(vllm(q, q, q, 8, offsets, 8, offsets, return_softmax_lse=True), tuple[Floats, Floats])
+    vllm_flash_attn.merge_attn_states(q, q, q, q, q)  # returns None
+
+
+def flash_attn_of_tensors(q: torch.Tensor, offsets: torch.Tensor) -> None:
+    assert_type(flash_attn.flash_attn_qkvpacked_func(q, 0.1), torch.Tensor)
+    assert_type(flash_attn_3.flash_attn_func(q, q, q, qv=q, s_aux=q), torch.Tensor)
+    assert_type(flash_attn_3.flash_attn_func(q, q, q, return_attn_probs=True), tuple[torch.Tensor, torch.Tensor])
+    assert_type(flash_attn_3.flash_attn_combine(q, q), tuple[torch.Tensor, torch.Tensor])
+    assert_type(flash_attn_3.flash_attn_combine(q, q, return_lse=False), torch.Tensor)
+    assert_type(vllm_flash_attn.flash_attn_varlen_func(q, q, q, 8, offsets, 8, seqused_k=offsets), torch.Tensor)
+    vllm_flash_attn.reshape_and_cache_flash(q, q, q, q, offsets, "auto")  # returns None
+    assert_type(ring_flash_attn.zigzag_ring_flash_attn_func(q, q, q, causal=True), torch.Tensor)
+    gathered = ring_flash_attn.llama3_flash_attn_varlen_kvpacked_func
+    found = gathered(q, q, offsets, offsets, 8, 8, 1, slice(0, 8), return_attn_probs=True)
+    assert_type(found, tuple[torch.Tensor, torch.Tensor, None])
 
 
 def arrays_of_jax(q: jax.Array, constant: NDArray[Any]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import attend
 import numpy as np
+from attend import flash_attn
 from numpy.typing import NDArray
 
 
@@ -20,3 +21,5 @@ def wrong(q: NDArray[np.float32]) -> None:
     attend.backward(q, q, q, q)  # type: ignore[call-overload]
     attend.decode(q)  # type: ignore[call-overload]
     attend.make_block_mask("k <= q", 8)  # type: ignore[call-arg]
+    flash_attn.flash_attn_func(q, q, q, window=(8, 0))  # type: ignore[call-overload]
+    flash_attn.flash_attn_varlen_func(q, q, q)  # type: ignore[call-overload]

@@ -35,8 +35,8 @@ struct BlockMaskLists {
 /// mask. Thread-safe.
 [[nodiscard]] BlockMaskArgs block_mask_args(const core::BlockTiles& tiles, int device, int rows, int keys);
 
-/// Returns the addresses of the lists of BlockMaskLists::by_keys(), for a backward pass. Copies and frees them like
-/// block_mask_args().
+/// Returns the addresses of the lists of BlockMaskLists::by_keys(), for a backward pass. The lists are built, copied
+/// and freed as in block_mask_args().
 [[nodiscard]] BlockMaskArgs block_mask_args_by_keys(const core::BlockTiles& tiles, int device, int keys, int heads,
                                                     bool is_persistent);
 

@@ -1,7 +1,7 @@
 // The host side of a kernel family. A family decides which problems it refuses, which kernel variant it uses, how much
 // workspace the variant needs, and how its kernels are launched. Each family has one file in this folder, and kernels
 // with the same file name under kernels/. families.cpp lists the families. launcher.cpp contains the code that they
-// share. docs/code_map.md describes how to add a family.
+// share. docs/extending.md describes how to add a family.
 //
 // For each call, the following functions run in order: lack, choose, kernels (only for the first call of a variant),
 // workspace, launch.

@@ -43,7 +43,7 @@ std::vector<Tunable> tunables_of_queries() {
 /// large problems. The kernel of sm80_backward_unmodified.cuh reached 292, 330 and 268 at 64, 128 and 256 columns. With
 /// only masks, two passes over the scores reached 183, 207 and 161. With only masks, one pass reached 225 and 220 at 64
 /// and 128 columns. With a transform, two passes reached 122, 163 and 147. With dropout, two passes reached 97, 141 and
-/// 132. The speeds with other options are assumed.
+/// 132. The speeds with other options were not measured.
 double tflops_of(const Sm80BackwardVariant& v) {
   if (v.keys.roles != kSm80General) return v.widest() <= 64 ? 290 : v.widest() <= 128 ? 325 : 265;
   double rate = v.widest() > 128 ? 160 : v.keys.adds_dq != 0 ? 220 : 190;

@@ -12,9 +12,9 @@
 
 namespace attend::cuda {
 
-/// Returns the arguments of a decode kernel for all query rows. The members storage and stack, and the members whose
-/// values DecodeGrid contains, are 0. The caller must set them before the launch. If the variant loads keys with TMA,
-/// the driver encodes the tensor maps.
+/// Returns the arguments of a decode kernel for all query rows. The caller must set the members storage and stack, and
+/// the members whose values are in DecodeGrid, before the launch. These members are 0. If the variant loads keys with
+/// TMA, the driver encodes the tensor maps.
 [[nodiscard]] DecodeArgs decode_args(const core::DecodeProblem& p, const DecodeVariant& variant,
                                      const AddedKeys& added);
 

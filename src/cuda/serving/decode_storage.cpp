@@ -161,7 +161,7 @@ SharedBlock block_for(Purpose purpose, std::size_t node_bytes, std::size_t stack
     return found;
   }
   const RelaxedCapture relaxed;  // keeps the allocation out of a CUDA graph that this thread may be capturing
-  unwanted.clear();              // frees memory, which waits for the launches that use it
+  unwanted.clear();              // waits for the launches that use these blocks, then frees the blocks
   const auto block = std::make_shared<Block>();
   block->owner = owner;
   block->nodes = fresh_nodes(node_bytes);

@@ -8,8 +8,8 @@ namespace {
 
 using core::Problem;
 
-/// Transport of the ring between groups. Its members are the ranks that have the same number within their groups. In
-/// this ring, each of them acts as the rank with its group's number.
+/// Transport of the ring between groups. Its members are the ranks that have the same index within their groups. The
+/// index of a member's group is its rank in this ring.
 class GroupTransport : public Transport {
  public:
   GroupTransport(Transport& all, const Call& call) : all_(all), call_(call) { record_in(all.timeline()); }
