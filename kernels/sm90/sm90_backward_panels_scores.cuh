@@ -2,12 +2,12 @@
 //
 //   s = scale q k^T   p = exp(s - lse)   ds = p (dout v^T - delta)
 //
-// Shapes   as in Sm90BackwardPanelsArgs. p and ds are rounded to 16 bits, and ds is computed from the rounded p.
+// Shapes   as in Sm90BackwardPanelsArgs. p and ds are rounded to 16 bits. ds is computed from a more exact p.
 // Supports float16 and bfloat16, full, causal and window masks, packed sequences, grouped heads, and any lengths.
 //          Requires sm_90a.
-// Work     A thread block processes tiles of 128 rows and 256 keys. Its two computing warpgroups have 64 rows each.
-//          Their 128 accumulators first hold s. Then p moves to 64 registers, and the accumulators hold dp. Tiles
-//          without a visible key are neither computed nor stored.
+// Work     A thread block processes tiles of 128 rows and panels_score_keys() keys. Its two computing warpgroups have
+//          64 rows each. Their accumulators first hold s. Then p moves to 64 registers (PanelsP), and the accumulators
+//          hold dp. Tiles without a visible key are neither computed nor stored.
 // Roles    One thread of warpgroup 0 loads 64 columns of the operands at a time. Warpgroups 1 and 2 compute. While
 //          they store a tile, the thread loads the first stages of the next.
 // Source   docs/hopper_backward.md
@@ -29,6 +29,7 @@ using PanelsScoresStorage = PanelsStorage<PanelsScoreTile>;
 // Loads the operands of all tiles of this thread block.
 template <class Config>
 __device__ __forceinline__ void load_panels_scores(PanelsScoresStorage& smem, const Sm90BackwardPanelsArgs& args) {
+  constexpr int kBoxes = panels_score_keys(Config::kElement) / kPanelsBoxRows;  // boxes of k or v
   PanelsLoads<PanelsScoreTile> loads(smem);
   PanelsScoreWalk<Config> walk(args);
 #pragma unroll 1
@@ -45,9 +46,9 @@ __device__ __forceinline__ void load_panels_scores(PanelsScoresStorage& smem, co
       const int columns = product == 0 ? Config::kHeadDim : Config::kHeadDimV;
 #pragma unroll 1
       for (int column = 0; column < columns; column += kPanelsDepth) {
-        loads.begin_stage(kPanelsABoxes + kPanelsBBoxes);
+        loads.begin_stage(kPanelsABoxes + kBoxes);
         for (int i = 0; i < kPanelsABoxes; ++i) loads.load_a(i, a_map, {column, row + i * kPanelsBoxRows, head, batch});
-        for (int i = 0; i < kPanelsBBoxes; ++i) {
+        for (int i = 0; i < kBoxes; ++i) {
           loads.load_b(i, b_map, {column, key + i * kPanelsBoxRows, head_k, batch});
         }
         loads.end_stage();
@@ -59,6 +60,27 @@ __device__ __forceinline__ void load_panels_scores(PanelsScoresStorage& smem, co
   loads.describe(end);
   loads.empty_stage();
 }
+
+// p of a thread's accumulators, from the computation of s to that of ds. For float16, p keeps all its bits. For
+// bfloat16 there are twice as many accumulators, so p is rounded to float16. That error is small compared with the
+// later rounding of ds to bfloat16.
+template <ElementType kElement, int kCount>
+struct PanelsP {
+  static constexpr float kUnit = 1.0f;  // factor of the values that this struct returns
+  float value[kCount];
+  __device__ __forceinline__ void set(int pair, float a, float b) { value[2 * pair] = a, value[2 * pair + 1] = b; }
+  [[nodiscard]] __device__ __forceinline__ float2 get(int pair) const { return {value[2 * pair], value[2 * pair + 1]}; }
+};
+template <int kCount>
+struct PanelsP<ElementType::kBF16, kCount> {
+  static constexpr int kBits = 14;  // float16 overflows at 2^16, and p is at most 1
+  static constexpr float kUnit = sm90_backward_unit(sm90_backward_units(ElementType::kBF16).p_bits - kBits);
+  uint32 value[kCount / 2];
+  __device__ __forceinline__ void set(int pair, float a, float b) { value[pair] = Float16::pack(a * kUnit, b * kUnit); }
+  [[nodiscard]] __device__ __forceinline__ float2 get(int pair) const {
+    return {Float16::low(value[pair]), Float16::high(value[pair])};
+  }
+};
 
 // A computing warpgroup.
 template <class Config>
@@ -75,23 +97,26 @@ class PanelsScores {
     };
     const auto unchanged = [](int, Bits16*) {};
     float x[kAccumulators] = {};
-    uint32 p[kAccumulators / 2];
+    PanelsP<Config::kElement, kAccumulators> p;
 #pragma unroll 1
     while (true) {
       const PanelsScoreTile& tile = products_.next_tile();
       if (uniform(tile.row) < 0) break;
       read_statistics(tile);
       products_.sum(x, kStages, issue, unchanged);
-      probabilities(tile, x, p);
-      store(tile, static_cast<Bits16*>(args_.p), p);
+      probabilities(tile, x);
+#pragma unroll
+      for (int i = 0; i < kAccumulators / 2; ++i) p.set(i, x[2 * i], x[2 * i + 1]);
+      store(tile, static_cast<Bits16*>(args_.p), x);
       products_.sum(x, kStagesV, issue, unchanged);
       score_gradients(tile, x, p);
-      store(tile, static_cast<Bits16*>(args_.ds), p);
+      store(tile, static_cast<Bits16*>(args_.ds), x);
     }
   }
 
  private:
-  static constexpr int kAccumulators = kPanelsKeys / 2;
+  static constexpr int kKeys = panels_score_keys(Config::kElement);
+  static constexpr int kAccumulators = kKeys / 2;
   static constexpr int kStages = (Config::kHeadDim + kPanelsDepth - 1) / kPanelsDepth;
   static constexpr int kStagesV = (Config::kHeadDimV + kPanelsDepth - 1) / kPanelsDepth;
 
@@ -101,8 +126,8 @@ class PanelsScores {
     const auto rows = MatrixDescriptor::along_rows(a), keys = MatrixDescriptor::along_rows(b);
 #pragma unroll
     for (int i = 0; i < kPanelsDepth / kWgmmaDepth; ++i) {
-      WgmmaOp<Config::kElement, kPanelsKeys>::template ss<false, 1>(
-          x, rows.advance(i * kProductBytes), keys.advance(i * kProductBytes), i > 0 || accumulate);
+      WgmmaOp<Config::kElement, kKeys>::template ss<false, 1>(x, rows.advance(i * kProductBytes),
+                                                              keys.advance(i * kProductBytes), i > 0 || accumulate);
     }
   }
 
@@ -115,27 +140,26 @@ class PanelsScores {
     }
   }
 
-  // Turns s into p and rounds it.
-  __device__ __forceinline__ void probabilities(const PanelsScoreTile& tile, float (&x)[kAccumulators],
-                                                uint32 (&p)[kAccumulators / 2]) const {
+  // Turns s into p.
+  __device__ __forceinline__ void probabilities(const PanelsScoreTile& tile, float (&x)[kAccumulators]) const {
 #pragma unroll
     for (int i = 0; i < kAccumulators; ++i) x[i] = exp2_fast(fmaf(x[i], args_.scale_log2, -lse_[i / 2 % 2]));
     if (uniform(tile.is_masked) != 0) hide(tile, x);
-#pragma unroll
-    for (int i = 0; i < kAccumulators / 2; ++i) p[i] = Element::pack(x[2 * i], x[2 * i + 1]);
   }
 
-  // Turns dp and the rounded p into ds, and rounds it. dp of hidden entries may be NaN, so it is set to 0 before.
-  __device__ __forceinline__ void score_gradients(const PanelsScoreTile& tile, float (&dp)[kAccumulators],
-                                                  uint32 (&p)[kAccumulators / 2]) const {
+  // Turns dp into ds. dp of hidden entries may be NaN, so it is set to 0 before.
+  __device__ __forceinline__ void score_gradients(const PanelsScoreTile& tile, float (&x)[kAccumulators],
+                                                  const PanelsP<Config::kElement, kAccumulators>& p) const {
     constexpr Sm90BackwardUnits kUnits = sm90_backward_units(Config::kElement);
-    constexpr float kUnit = sm90_backward_unit(kUnits.p_bits - kUnits.ds_bits);
-    if (uniform(tile.is_masked) != 0) hide(tile, dp);
+    constexpr float kUnitOfP = PanelsP<Config::kElement, kAccumulators>::kUnit;
+    constexpr float kUnit = sm90_backward_unit(kUnits.p_bits - kUnits.ds_bits) / kUnitOfP;
+    if (uniform(tile.is_masked) != 0) hide(tile, x);
 #pragma unroll
     for (int i = 0; i < kAccumulators / 2; ++i) {
-      const float delta = delta_[i % 2];
-      p[i] = Element::pack(fmaf(dp[2 * i], kUnit, -delta) * Element::low(p[i]),
-                           fmaf(dp[2 * i + 1], kUnit, -delta) * Element::high(p[i]));
+      const float delta = delta_[i % 2] / kUnitOfP;
+      const float2 pair = p.get(i);
+      x[2 * i] = fmaf(x[2 * i], kUnit, -delta) * pair.x;
+      x[2 * i + 1] = fmaf(x[2 * i + 1], kUnit, -delta) * pair.y;
     }
   }
 
@@ -159,19 +183,22 @@ class PanelsScores {
     }
   }
 
-  // Stores the warpgroup's rows of the tile. Each lane stores 16 bytes of a row.
+  // Rounds and stores the warpgroup's rows of the tile. Each lane stores 16 bytes of a row.
   __device__ __forceinline__ void store(const PanelsScoreTile& tile, Bits16* matrix,
-                                        const uint32 (&pairs)[kAccumulators / 2]) const {
+                                        const float (&x)[kAccumulators]) const {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     Bits16* const to = matrix + tile.scores + int64{first_row()} * args_.panel_keys + lane % 4 * 8;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       Bits16* const row = to + 8 * h * args_.panel_keys;
 #pragma unroll
-      for (int column = 0; column < kPanelsKeys; column += 32) {
+      for (int column = 0; column < kKeys; column += 32) {
         uint32 r[4];
 #pragma unroll
-        for (int j = 0; j < 4; ++j) r[j] = pairs[(column / 8 + j) * 2 + h];
+        for (int j = 0; j < 4; ++j) {
+          const int i = (column / 8 + j) * 4 + h * 2;
+          r[j] = Element::pack(x[i], x[i + 1]);
+        }
         transpose_quad(r);
         *reinterpret_cast<uint4*>(row + column) = {r[0], r[1], r[2], r[3]};
       }

@@ -71,6 +71,9 @@ std::vector<Change> changes(const Problem& p) {
       {"mask", [](Problem& x) { x.mask = x.q; }},
       {"sinks", [](Problem& x) { toggle(x.sinks); }},
       {"dlse", [](Problem& x) { x.dlse = x.q; }},
+      {"q_descale", [](Problem& x) { x.q_descale = x.q; }},
+      {"k_descale", [](Problem& x) { x.k_descale = x.q; }},
+      {"v_descale", [](Problem& x) { x.v_descale = x.q; }},
       {"dbias", [](Problem& x) { toggle(x.dbias); }},
       {"dsinks", [](Problem& x) { toggle(x.dsinks); }},
       {"custom_score", [](Problem& x) { x.custom_score = custom_score(x.custom_score == nullptr ? 0 : 1); }},
@@ -100,10 +103,10 @@ std::vector<Change> changes(const Problem& p) {
 /// Does not compile if Problem has a member that is missing here. Add a Change above for a new member. The tensors and
 /// numbers of options need no Change above, because their changes are made from the table of options.
 void name_all_members(const Problem& p) {
-  const auto& [q, k, v, o, lse, alibi_slopes, bias, mask, sinks, varlen, is_backward, dout, dq, dk, dv, dlse, dbias,
-               dsinks, captured_gradients, num_sequences, num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k,
-               head_dim, head_dim_v, scale, transform_cap, window_left, window_right, dropout_p, seed, offset,
-               philox_state, deterministic, custom_score, block_mask, workspace, part] = p;
+  const auto& [q, k, v, o, lse, alibi_slopes, bias, mask, sinks, q_descale, k_descale, v_descale, varlen, is_backward,
+               dout, dq, dk, dv, dlse, dbias, dsinks, captured_gradients, num_sequences, num_heads_q, num_heads_k,
+               max_seqlen_q, max_seqlen_k, head_dim, head_dim_v, scale, transform_cap, window_left, window_right,
+               dropout_p, seed, offset, philox_state, deterministic, custom_score, block_mask, workspace, part] = p;
   (void)q;
 }
 

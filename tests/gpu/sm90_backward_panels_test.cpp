@@ -157,7 +157,7 @@ TEST_P(Sm90BackwardSmallPanels, StayInBudget) {
   const cuda::OwnStream stream;
   cuda::launch(family, p, choice, stream.get());
   cuda::synchronize(stream.get());
-  compare_outputs(in, out, KeptP::kRounded);
+  compare_outputs(in, out);
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, Sm90BackwardSmallPanels, testing::ValuesIn(several_panels()), kIndexName);

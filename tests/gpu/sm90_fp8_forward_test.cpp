@@ -286,13 +286,13 @@ INSTANTIATE_TEST_SUITE_P(
                              .mean_v = 1}),
     kIndexName);
 
-/// If all values are equal, the rounding errors of p cancel.
+/// If all values are equal, the rounding errors of p cancel. The tensor cores truncate the sums of a key tile.
 TEST_F(Sm90Fp8, EqualValuesAreExactUpToTheRoundingOfSums) {
   for (const double scale : {0.01, 1.0, 20.0}) {
     const Fp8Case one({.output = DType::kF32, .seqlen_q = 64, .seqlen_k = 500, .scale = scale});
     one.v.fill(1.75);
     one.run();
-    for (const double x : one.o.values()) EXPECT_NEAR(x, 1.75, 1.75 * 0x1p-11);
+    for (const double x : one.o.values()) EXPECT_NEAR(x, 1.75, 1.75 * 0x1p-10);
   }
 }
 

@@ -238,7 +238,7 @@ std::string content_of(const Inputs& in) {
 /// registers together. The error budgets of these backends equal those of other backends. Only the slope check uses a
 /// standard that rounds p as well.
 KeptP kept_p_of(std::string_view compute) {
-  return compute == "sm90_backward" || compute == "sm90_backward_panels" ? KeptP::kRounded : KeptP::kFloat;
+  return compute == "sm90_backward" ? KeptP::kRounded : KeptP::kFloat;
 }
 
 /// Returns the expected values of the inputs. The last result is cached, because tests usually run several backends on
