@@ -115,11 +115,11 @@ inline void bring_box(unsigned to, const void* map, int column, int row, int hea
     for (unsigned chunk = 0; chunk < kRow / kChunk; ++chunk) {
       const unsigned at = to + static_cast<unsigned>(r) * kRow + chunk * kChunk;
       char* place = at_smem(at ^ (at / kRow % 8 * kChunk));
-      if (exists && column * tensor.element_bytes + (chunk + 1) * kChunk <= tensor.row_bytes) {
-        std::memcpy(place, from + chunk * kChunk, kChunk);
-      } else {
-        std::memset(place, 0, kChunk);
-      }
+      // A row may end inside a chunk.
+      const auto left = static_cast<long long>(tensor.row_bytes) - column * tensor.element_bytes - chunk * kChunk;
+      const long long bytes = !exists || left < 0 ? 0 : left < kChunk ? left : kChunk;
+      std::memcpy(place, from + chunk * kChunk, static_cast<std::size_t>(bytes));
+      std::memset(place + bytes, 0, static_cast<std::size_t>(kChunk - bytes));
     }
   }
 }
