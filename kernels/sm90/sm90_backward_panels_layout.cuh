@@ -8,27 +8,23 @@
 
 namespace attend {
 
-constexpr int kPanelsRows = 128;     // rows of a tile: query rows, or keys of dk and dv
-constexpr int kPanelsKeys = 256;     // keys of a panel are a multiple of this
-constexpr int kPanelsDepth = 64;     // length of the sum that one stage of the ring covers
-constexpr int kPanelsBoxRows = 64;   // rows of a box of every tensor map. Boxes have 64 columns
-constexpr int kPanelsStages = 4;     // buffers of the ring
-constexpr int kPanelsThreads = 384;  // a loading warpgroup, and two warpgroups that compute 64 rows each
+constexpr int kPanelsRows = 128;         // rows of a tile: query rows, or keys of dk and dv
+constexpr int kPanelsScoreKeys = 128;    // keys of a tile of scores
+constexpr int kPanelsKeys = 256;         // keys of a panel are a multiple of this
+constexpr int kPanelsMostColumns = 256;  // columns of an output tile, at most
+constexpr int kPanelsDepth = 64;         // length of the sum that one stage of the ring covers
+constexpr int kPanelsBoxRows = 64;       // rows of a box of every tensor map. Boxes have 64 columns
+constexpr int kPanelsStages = 4;         // buffers of the ring
+constexpr int kPanelsThreads = 384;      // a loading warpgroup, and two warpgroups that compute 64 rows each
 constexpr int kPanelsLoadRegisters = 40;
 constexpr int kPanelsComputeRegisters = 232;
 constexpr int kPanelsPrepareThreads = 256;
 
 constexpr int kPanelsBoxBytes = kPanelsBoxRows * kPanelsDepth * int{sizeof(Bits16)};
-constexpr int kPanelsABoxes = kPanelsRows / kPanelsBoxRows;  // boxes of an A operand
-constexpr int kPanelsBBoxes = kPanelsKeys / kPanelsBoxRows;  // boxes of a B operand, at most
-constexpr int kPanelsOtherBytes = 1024;                      // barriers and descriptions of tiles
+constexpr int kPanelsABoxes = kPanelsRows / kPanelsBoxRows;         // boxes of an A operand
+constexpr int kPanelsBBoxes = kPanelsMostColumns / kPanelsBoxRows;  // boxes of a B operand, at most
+constexpr int kPanelsOtherBytes = 1024;                             // barriers and descriptions of tiles
 constexpr int kPanelsSmemBytes = kPanelsStages * (kPanelsABoxes + kPanelsBBoxes) * kPanelsBoxBytes + kPanelsOtherBytes;
-
-// Returns the number of keys of a tile of scores. With 128, p keeps its bits in registers (PanelsP). float16 needs
-// that, because ds has as many bits.
-[[nodiscard]] ATTEND_HOST_DEVICE constexpr int panels_score_keys(ElementType element) {
-  return element == ElementType::kF16 ? 128 : 256;
-}
 
 // Returns the number of columns of an output tile. Up to 384 columns, two tiles of 192 columns waste less than two
 // tiles of 256.

@@ -23,7 +23,7 @@ constexpr int kPanelsComputeThreads = 2 * kWarpgroup;
 template <class Tile>
 struct alignas(kSwizzleAtom) PanelsStorage {
   Bits16 a[kPanelsStages][kPanelsRows * kPanelsDepth];
-  Bits16 b[kPanelsStages][kPanelsKeys * kPanelsDepth];
+  Bits16 b[kPanelsStages][kPanelsMostColumns * kPanelsDepth];
   Tile tiles[kPanelsTiles];       // written before the first stage of a tile becomes full
   Mbarrier full[kPanelsStages];   // The loading thread arrives: the operands have arrived.
   Mbarrier empty[kPanelsStages];  // 8 warps arrive: the products with the operands are complete.

@@ -2,12 +2,13 @@
 //
 //   s = scale q k^T   p = exp(s - lse)   ds = p (dout v^T - delta)
 //
-// Shapes   as in Sm90BackwardPanelsArgs. p and ds are rounded to 16 bits. ds is computed from a more exact p.
+// Shapes   as in Sm90BackwardPanelsArgs. p and ds are rounded to 16 bits. ds is computed from the unrounded p.
 // Supports float16 and bfloat16, full, causal and window masks, packed sequences, grouped heads, and any lengths.
 //          Requires sm_90a.
-// Work     A thread block processes tiles of 128 rows and panels_score_keys() keys. Its two computing warpgroups have
-//          64 rows each. Their accumulators first hold s. Then p moves to 64 registers (PanelsP), and the accumulators
-//          hold dp. Tiles without a visible key are neither computed nor stored.
+// Work     A thread block processes tiles of 128 rows and 128 keys. Its two computing warpgroups have 64 rows each.
+//          Their 64 accumulators first hold s. Then p moves to other registers, and the accumulators hold dp. Tiles
+//          without a visible key are neither computed nor stored. Tiles of 256 keys are 1 to 3 % faster, but have no
+//          registers for the unrounded p.
 // Roles    One thread of warpgroup 0 loads 64 columns of the operands at a time. Warpgroups 1 and 2 compute. While
 //          they store a tile, the thread loads the first stages of the next.
 // Source   docs/hopper_backward.md
@@ -29,7 +30,7 @@ using PanelsScoresStorage = PanelsStorage<PanelsScoreTile>;
 // Loads the operands of all tiles of this thread block.
 template <class Config>
 __device__ __forceinline__ void load_panels_scores(PanelsScoresStorage& smem, const Sm90BackwardPanelsArgs& args) {
-  constexpr int kBoxes = panels_score_keys(Config::kElement) / kPanelsBoxRows;  // boxes of k or v
+  constexpr int kBoxes = kPanelsScoreKeys / kPanelsBoxRows;  // boxes of k or v
   PanelsLoads<PanelsScoreTile> loads(smem);
   PanelsScoreWalk<Config> walk(args);
 #pragma unroll 1
@@ -61,27 +62,6 @@ __device__ __forceinline__ void load_panels_scores(PanelsScoresStorage& smem, co
   loads.empty_stage();
 }
 
-// p of a thread's accumulators, from the computation of s to that of ds. For float16, p keeps all its bits. For
-// bfloat16 there are twice as many accumulators, so p is rounded to float16. That error is small compared with the
-// later rounding of ds to bfloat16.
-template <ElementType kElement, int kCount>
-struct PanelsP {
-  static constexpr float kUnit = 1.0f;  // factor of the values that this struct returns
-  float value[kCount];
-  __device__ __forceinline__ void set(int pair, float a, float b) { value[2 * pair] = a, value[2 * pair + 1] = b; }
-  [[nodiscard]] __device__ __forceinline__ float2 get(int pair) const { return {value[2 * pair], value[2 * pair + 1]}; }
-};
-template <int kCount>
-struct PanelsP<ElementType::kBF16, kCount> {
-  static constexpr int kBits = 14;  // float16 overflows at 2^16, and p is at most 1
-  static constexpr float kUnit = sm90_backward_unit(sm90_backward_units(ElementType::kBF16).p_bits - kBits);
-  uint32 value[kCount / 2];
-  __device__ __forceinline__ void set(int pair, float a, float b) { value[pair] = Float16::pack(a * kUnit, b * kUnit); }
-  [[nodiscard]] __device__ __forceinline__ float2 get(int pair) const {
-    return {Float16::low(value[pair]), Float16::high(value[pair])};
-  }
-};
-
 // A computing warpgroup.
 template <class Config>
 class PanelsScores {
@@ -97,7 +77,7 @@ class PanelsScores {
     };
     const auto unchanged = [](int, Bits16*) {};
     float x[kAccumulators] = {};
-    PanelsP<Config::kElement, kAccumulators> p;
+    float p[kAccumulators];
 #pragma unroll 1
     while (true) {
       const PanelsScoreTile& tile = products_.next_tile();
@@ -106,7 +86,7 @@ class PanelsScores {
       products_.sum(x, kStages, issue, unchanged);
       probabilities(tile, x);
 #pragma unroll
-      for (int i = 0; i < kAccumulators / 2; ++i) p.set(i, x[2 * i], x[2 * i + 1]);
+      for (int i = 0; i < kAccumulators; ++i) p[i] = x[i];
       store(tile, static_cast<Bits16*>(args_.p), x);
       products_.sum(x, kStagesV, issue, unchanged);
       score_gradients(tile, x, p);
@@ -115,8 +95,7 @@ class PanelsScores {
   }
 
  private:
-  static constexpr int kKeys = panels_score_keys(Config::kElement);
-  static constexpr int kAccumulators = kKeys / 2;
+  static constexpr int kAccumulators = kPanelsScoreKeys / 2;
   static constexpr int kStages = (Config::kHeadDim + kPanelsDepth - 1) / kPanelsDepth;
   static constexpr int kStagesV = (Config::kHeadDimV + kPanelsDepth - 1) / kPanelsDepth;
 
@@ -126,8 +105,8 @@ class PanelsScores {
     const auto rows = MatrixDescriptor::along_rows(a), keys = MatrixDescriptor::along_rows(b);
 #pragma unroll
     for (int i = 0; i < kPanelsDepth / kWgmmaDepth; ++i) {
-      WgmmaOp<Config::kElement, kKeys>::template ss<false, 1>(x, rows.advance(i * kProductBytes),
-                                                              keys.advance(i * kProductBytes), i > 0 || accumulate);
+      WgmmaOp<Config::kElement, kPanelsScoreKeys>::template ss<false, 1>(
+          x, rows.advance(i * kProductBytes), keys.advance(i * kProductBytes), i > 0 || accumulate);
     }
   }
 
@@ -149,18 +128,12 @@ class PanelsScores {
 
   // Turns dp into ds. dp of hidden entries may be NaN, so it is set to 0 before.
   __device__ __forceinline__ void score_gradients(const PanelsScoreTile& tile, float (&x)[kAccumulators],
-                                                  const PanelsP<Config::kElement, kAccumulators>& p) const {
+                                                  const float (&p)[kAccumulators]) const {
     constexpr Sm90BackwardUnits kUnits = sm90_backward_units(Config::kElement);
-    constexpr float kUnitOfP = PanelsP<Config::kElement, kAccumulators>::kUnit;
-    constexpr float kUnit = sm90_backward_unit(kUnits.p_bits - kUnits.ds_bits) / kUnitOfP;
+    constexpr float kUnit = sm90_backward_unit(kUnits.p_bits - kUnits.ds_bits);
     if (uniform(tile.is_masked) != 0) hide(tile, x);
 #pragma unroll
-    for (int i = 0; i < kAccumulators / 2; ++i) {
-      const float delta = delta_[i % 2] / kUnitOfP;
-      const float2 pair = p.get(i);
-      x[2 * i] = fmaf(x[2 * i], kUnit, -delta) * pair.x;
-      x[2 * i + 1] = fmaf(x[2 * i + 1], kUnit, -delta) * pair.y;
-    }
+    for (int i = 0; i < kAccumulators; ++i) x[i] = fmaf(x[i], kUnit, -delta_[i / 2 % 2]) * p[i];
   }
 
   // Sets hidden entries to 0.
@@ -192,7 +165,7 @@ class PanelsScores {
     for (int h = 0; h < 2; ++h) {
       Bits16* const row = to + 8 * h * args_.panel_keys;
 #pragma unroll
-      for (int column = 0; column < kKeys; column += 32) {
+      for (int column = 0; column < kPanelsScoreKeys; column += 32) {
         uint32 r[4];
 #pragma unroll
         for (int j = 0; j < 4; ++j) {

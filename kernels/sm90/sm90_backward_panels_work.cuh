@@ -65,7 +65,7 @@ template <class Config>
          (Config::kIsVarlen ? panels_first_row(span.q_begin, sequence) : 0);
 }
 
-// A tile of scores, of kPanelsRows rows and panels_score_keys() keys.
+// A tile of scores, of kPanelsRows rows and kPanelsScoreKeys keys.
 struct alignas(8) PanelsScoreTile {
   int row;  // first row, as an index in the sequence; -1 if there are no more tiles
   int key;  // first key, as an index in the sequence
@@ -91,7 +91,7 @@ class PanelsScoreWalk {
   [[nodiscard]] __device__ __forceinline__ bool seek(uint32 index) {
     while (number_ < args_.num_units * group_) {
       if (index < base_ + count_) {
-        key_ = first_tile_key_ + static_cast<int>(index - base_) * kKeys;
+        key_ = first_tile_key_ + static_cast<int>(index - base_) * kPanelsScoreKeys;
         return true;
       }
       base_ += count_;
@@ -109,7 +109,7 @@ class PanelsScoreWalk {
   [[nodiscard]] __device__ __forceinline__ const PanelsMatrix& matrix() const { return matrix_; }
   [[nodiscard]] __device__ __forceinline__ int head_k() const { return matrix_.head / static_cast<int>(group_); }
   [[nodiscard]] __device__ __forceinline__ PanelsScoreTile tile() const {
-    const int last_row = row_ + kPanelsRows - 1, last_key = key_ + kKeys - 1;
+    const int last_row = row_ + kPanelsRows - 1, last_key = key_ + kPanelsScoreKeys - 1;
     const bool is_whole = last_row < matrix_.seqlen_q() && last_key < matrix_.seqlen_k() &&
                           last_key <= row_ + matrix_.offset() + band_.right &&
                           key_ >= last_row + matrix_.offset() - band_.left;
@@ -123,8 +123,6 @@ class PanelsScoreWalk {
   }
 
  private:
-  static constexpr int kKeys = panels_score_keys(Config::kElement);
-
   __device__ __forceinline__ void begin_matrix() {
     if (number_ >= args_.num_units * group_) return;
     matrix_ = PanelsMatrix::of<Config>(args_, number_);
@@ -133,9 +131,9 @@ class PanelsScoreWalk {
   }
   __device__ __forceinline__ void count_tiles() {
     const PanelsRange keys = matrix_.keys_of(args_, band_, row_);
-    const int first = (keys.begin - args_.first_key) / kKeys;
-    first_tile_key_ = args_.first_key + first * kKeys;
-    count_ = keys.is_empty() ? 0 : static_cast<uint32>((keys.end - 1 - args_.first_key) / kKeys + 1 - first);
+    const int first = (keys.begin - args_.first_key) / kPanelsScoreKeys;
+    first_tile_key_ = args_.first_key + first * kPanelsScoreKeys;
+    count_ = keys.is_empty() ? 0 : static_cast<uint32>((keys.end - 1 - args_.first_key) / kPanelsScoreKeys + 1 - first);
   }
 
   const Sm90BackwardPanelsArgs& args_;

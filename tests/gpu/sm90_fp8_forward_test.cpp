@@ -256,7 +256,7 @@ INSTANTIATE_TEST_SUITE_P(
                              .head_dim_v = 96,
                              .causal = true,
                              .descales = Descales::kTensor,
-                             .layout = Layout::kSliced},
+                             .layout = Layout::kBSHD},
                     Fp8Facts{.heads = 2,
                              .heads_k = 1,
                              .seqlen_q = 180,

@@ -186,7 +186,7 @@ class Sm90BackwardPanels final : public Family {
                        .arch = arch.target,
                        .dynamic_smem_bytes = static_cast<unsigned>(smem_bytes)};
     const Constant of_tile[] = {{"kBlockM", kPanelsRows},
-                                {"kBlockN", panels_score_keys(v.element)},
+                                {"kBlockN", kPanelsScoreKeys},
                                 {"kStages", kPanelsStages},
                                 {"kThreads", threads},
                                 {"kSmemBytes", smem_bytes}};

@@ -29,7 +29,7 @@ Sm90BackwardPanelsPlan Sm90BackwardPanelsPlan::of(const core::Problem& p, const 
   const std::int64_t columns = num_tiles(v.head_dim, v.columns()), columns_v = num_tiles(v.head_dim_v, v.columns());
   plan.stats_rows = p.varlen ? panels_packed_rows(p.q.shape[2], p.num_sequences) : plan.matrix_rows;
   plan.row_blocks = num_tiles(p.max_seqlen_q, kPanelsRows) * p.num_heads_q * p.num_sequences;
-  plan.score_tiles = matrices * row_tiles * (plan.panel_keys / panels_score_keys(v.element));
+  plan.score_tiles = matrices * row_tiles * (plan.panel_keys / kPanelsScoreKeys);
   plan.product_tiles =
       plan.panel_units * (plan.panel_keys / kPanelsRows) * (columns + columns_v) + matrices * row_tiles * columns;
   plan.matrix_bytes = matrices * plan.matrix_rows * plan.panel_keys * kElementBytes;
