@@ -119,7 +119,7 @@ def summary():
 def vs_peers():
     """Returns every figure of bench/h200_vs_peers.py for docs/benchmarks_gpu.md."""
     lines = []
-    for dtype in ("bf16", "f16"):
+    for dtype in ("bf16", "f16", "f32"):
         for grid, unit in (("paper", "TFLOP/s"), ("masks", "TFLOP/s"), ("corners", "TFLOP/s"), ("decode", "GB/s")):
             data = peers(grid, dtype)
             if data:

@@ -259,7 +259,8 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], allow_abbrev=False)
     grids = list(GRIDS)
     parser.add_argument("--grid", type=names(grids), default=grids, help=f"comma-separated, from {', '.join(grids)} (all)")
-    parser.add_argument("--dtype", type=names(["bf16", "f16"]), default=["bf16", "f16"], help="bf16,f16")
+    parser.add_argument("--dtype", type=names(["bf16", "f16", "f32"]), default=["bf16", "f16"],
+                        help="bf16,f16; f32 only with --grid corners")
     parser.add_argument("--mode", type=names(["fwd", "bwd"]), default=["fwd", "bwd"], help="fwd,bwd")
     parser.add_argument("--compute", default="", metavar="NAME,NAME",
                         help="further backends of attend to time on the grid paper")
@@ -267,7 +268,10 @@ def arguments():
     parser.add_argument("--sample-ms", type=float, default=4.0)
     parser.add_argument("--max-seconds", type=float, default=3.0, help="time limit for one side of one row (3)")
     parser.add_argument("--output-dir", type=pathlib.Path, default=RESULTS)
-    return parser.parse_args()
+    options = parser.parse_args()
+    if "f32" in options.dtype and options.grid != ["corners"]:
+        parser.error("--dtype f32: only allowed with --grid corners")
+    return options
 
 
 def main():

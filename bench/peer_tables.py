@@ -13,6 +13,7 @@ NAMES = {
     "fa2": "FlashAttention-2",
     "efficient": "PyTorch's memory-efficient kernel",
     "flex": "FlexAttention",
+    "math": "PyTorch's unfused path",
 }
 PASSES = {"fwd": "forward", "bwd": "backward"}
 

@@ -65,7 +65,7 @@ def named(case, mode):
     return set(case.computes) if mode == "fwd" else set()
 
 
-@pytest.mark.parametrize("grid", ["masks", "paper", "decode", "own"])
+@pytest.mark.parametrize("grid", ["masks", "paper", "decode", "own", "corners"])
 def test_all_sides_compute_the_same(plain_sdpa, script, grid):
     tool = script("h200_vs_peers")
     sizes = {
@@ -73,6 +73,7 @@ def test_all_sides_compute_the_same(plain_sdpa, script, grid):
         "paper": {"tokens": 64, "channels": 512, "first": 32, "computes": ("cpu_naive",)},
         "decode": {"shapes": ((1, 40), (3, 24))},
         "own": {"sizes": script("own_peer_cases").Own(**OWN)},
+        "corners": {"shapes": ((2, 2, 2, 40, 40, 16, True), (1, 4, 2, 24, 40, 32, False))},
     }[grid]
     limits = tool.timing.Limits(3, sample_ms=0.01)
     rows = []
