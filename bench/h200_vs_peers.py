@@ -41,7 +41,12 @@ import peer_tables
 import report
 import torch
 from attend._measure import files, timing
-from attend._measure.differences import LARGEST_DIFFERENCE, first_line, relative_difference
+from attend._measure.differences import (
+    LARGEST_DIFFERENCE,
+    LARGEST_DIFFERENCE_F32,
+    first_line,
+    relative_difference,
+)
 from attend._measure.implementations import Prepared
 
 GRIDS = {**peer_cases.GRIDS, "corners": corner_cases.corners, "own": own_peer_cases.own}
@@ -152,7 +157,8 @@ def measure(case, mode, device, limits):
 
 def wrong(row):
     """Returns the sides whose results differ from attend's or have NaN, and attend if it has no result."""
-    differing = [name for name, x in row.get("difference", {}).items() if not x <= LARGEST_DIFFERENCE]
+    limit = LARGEST_DIFFERENCE_F32 if row["dtype"] == "f32" else LARGEST_DIFFERENCE
+    differing = [name for name, x in row.get("difference", {}).items() if not x <= limit]
     return differing + ["attend"] * ("attend" not in row["ms"])
 
 

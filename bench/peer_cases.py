@@ -21,7 +21,6 @@ SDP = {
     "fa2": SDPBackend.FLASH_ATTENTION,
     "efficient": SDPBackend.EFFICIENT_ATTENTION,
 }
-BACKENDS = SDP | {"math": SDPBackend.MATH}
 TORCH_DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
 SOFTCAP, DROPOUT = 30.0, 0.1
 
@@ -84,9 +83,11 @@ def draw(dtype: str, device: str, *shape: int) -> Any:
 
 
 def sdpa(backend: str, **options: Any) -> Side:
+    """Returns the side of a backend of torch: one of SDP, or "math", the unfused path."""
+
     def side(q: Any, k: Any, v: Any, *mask: Any) -> Any:
         named = dict(zip(("attn_mask",), mask), **options)
-        with sdpa_kernel([{**BACKENDS, **SDP}[backend]]):
+        with sdpa_kernel([SDP.get(backend, SDPBackend.MATH)]):
             o = F.scaled_dot_product_attention(*(x.transpose(1, 2) for x in (q, k, v)), **named)
         return o.transpose(1, 2)
 

@@ -19,10 +19,11 @@ TEST_P(BadInputs, AreRefusedByNameAndWriteNothing) {
     Call call;
     call.params.compute = compute;
     bad.spoil(call);
-    if (bad.pass == kBoth) {
+    if (bad.pass != kBackwardOnly) {
       expect_refusal(bad, call, [&] { call.forward(); });
       expect_refusal(bad, call, [&] { call.planned_forward(); });
     }
+    if (bad.pass == kForwardOnly) continue;
     expect_refusal(bad, call, [&] { call.backward(); });
     expect_refusal(bad, call, [&] { call.planned_backward(); });
   }
@@ -97,6 +98,75 @@ const BadInput kTensors[] = {
      {"lse: ", "(2, 4, 1, 3)", "(2, 4, 3, 1)"}},
 };
 INSTANTIATE_TEST_SUITE_P(Tensors, BadInputs, testing::ValuesIn(kTensors),
+                         [](const auto& test) { return test.param.name; });
+
+void make_8_bits(Call& c) {
+  c.q.dtype = c.k.dtype = c.v.dtype = DType::kF8E4M3;
+}
+/// Returns factors of dtype f32 and of this shape, in the memory of the call's ALiBi slopes.
+Tensor descale(const Call& c, const Shape& shape) {
+  Tensor t = c.slopes_buffer.view();
+  t.shape = shape;
+  return t;
+}
+
+const BadInput kDescales[] = {
+    {"DescalesOfFloats",
+     [](Call& c) {
+       c.params.k_descale = descale(c, {1, 1, 1, 1});
+     },
+     {"k_descale: ", "q of f32", "allowed with f8e4m3"}},
+    {"DescaleDtype",
+     [](Call& c) {
+       make_8_bits(c);
+       Tensor t = descale(c, {1, 1, 1, 1});
+       t.dtype = DType::kF16;
+       c.params.q_descale = t;
+     },
+     {"q_descale: ", "dtype f16", "allowed f32"},
+     kForwardOnly},
+    {"QDescaleOfEachQueryHead",
+     [](Call& c) {
+       make_8_bits(c);
+       c.params.q_descale = descale(c, {2, 4, 1, 1});
+     },
+     {"q_descale: ", "(2, 4, 1, 1)", "(1 or 2, 1 or 2, 1, 1)"},
+     kForwardOnly},
+    {"TooManyBlocksOfDescales",
+     [](Call& c) {
+       make_8_bits(c);
+       c.params.v_descale = descale(c, {1, 1, 2, 1});
+     },
+     {"v_descale: ", "(1, 1, 2, 1)", "(1 or 2, 1 or 2, 1, 1)"},
+     kForwardOnly},
+    {"DescaleOnAnotherDevice",
+     [](Call& c) {
+       make_8_bits(c);
+       Tensor t = descale(c, {1, 1, 1, 1});
+       t.device = {DeviceType::kCUDA, 1};
+       c.params.k_descale = t;
+     },
+     {"k_descale: ", "cuda 1", "cpu 0"},
+     kForwardOnly},
+    {"DescaleWithoutData",
+     [](Call& c) {
+       make_8_bits(c);
+       Tensor t = descale(c, {1, 1, 1, 1});
+       t.data = nullptr;
+       c.params.v_descale = t;
+     },
+     {"v_descale: ", "null"},
+     kForwardOnly},
+    {"KOfAnotherDtypeThan8Bits",
+     [](Call& c) {
+       make_8_bits(c);
+       c.k.dtype = DType::kBF16;
+     },
+     {"k: ", "dtype bf16", "f8e4m3"},
+     kForwardOnly},
+    {"GradientsOf8Bits", make_8_bits, {"q: ", "dtype f8e4m3", "allowed f32, f16, bf16"}, kBackwardOnly},
+};
+INSTANTIATE_TEST_SUITE_P(Descales, BadInputs, testing::ValuesIn(kDescales),
                          [](const auto& test) { return test.param.name; });
 
 const BadInput kOutputs[] = {

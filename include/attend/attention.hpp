@@ -100,9 +100,9 @@ struct Params {
   /// Factors of q, k and v of dtype f8e4m3. An element x represents the number x * descale, and factors must be
   /// positive. The tensors are f32. q_descale has the shape (1 or batch, 1 or num_heads_k, 1, 1); a factor belongs to
   /// all query heads that read the key head. k_descale and v_descale have the shape (1 or batch, 1 or num_heads_k, 1 or
-  /// number of blocks, 1). A block has 128 keys, and the last block of a sequence may have fewer. With varlen, the
-  /// first dimension is 1 or num_sequences, and the blocks of each sequence begin at its start; their number is that of
-  /// max_seqlen_k. If a tensor is absent, its factors are 1. Not allowed with other dtypes.
+  /// ceil(seqlen_k / 128), 1): a block has 128 keys, and the last block of a sequence may have fewer. With varlen, the
+  /// first dimension is 1 or num_sequences, the blocks of each sequence begin at its start, and their number is
+  /// ceil(max_seqlen_k / 128). If a tensor is absent, its factors are 1. Not allowed with other dtypes.
   std::optional<ConstTensor> q_descale = {};
   std::optional<ConstTensor> k_descale = {};
   std::optional<ConstTensor> v_descale = {};
@@ -139,8 +139,8 @@ struct ForwardCall {
   /// num_heads_k, and query head h reads key head h / (num_heads_q / num_heads_k).
   ConstTensor k;
   ConstTensor v;  ///< dtype of q, (batch, num_heads_k, seqlen_k, head_dim_v), 1 <= head_dim_v <= 512
-  /// Output, with the dtype of q and the shape (batch, num_heads_q, seqlen_q, head_dim_v). Must not overlap an input.
-  /// If q is f8e4m3, the output is f32, f16 or bf16.
+  /// Output, of shape (batch, num_heads_q, seqlen_q, head_dim_v) and with the dtype of q. If q is f8e4m3, the dtype is
+  /// f32, f16 or bf16. Must not overlap an input.
   Tensor o;
   /// Output, f32, of shape (batch, num_heads_q, seqlen_q, 1): the natural logarithm of sum_j exp(s[i,j]). If there are
   /// sinks, the sum includes exp(sink). Dropout does not change lse.

@@ -72,7 +72,7 @@ nb::dlpack::dtype dlpack_type(DType dtype) {
     case DType::kI32:
     case DType::kI64:
       return of(Code::Int);
-    case DType::kF8E4M3:  // no GPU kernel supports this dtype yet
+    case DType::kF8E4M3:  // no tensor that Python passes to the GPU has this dtype
       break;
   }
   throw Error(ErrorCode::kInternal, std::string("DLPack has no dtype ") + dtype_name(dtype));

@@ -70,6 +70,10 @@ Params params_of(const attend_params* given) {
 
 ForwardCall forward_call_of(const attend_forward_call* given) {
   const attend_forward_call call = read_struct("call", given);
+  // attend_params has no factors for 8-bit inputs.
+  if (call.q != nullptr && call.q->dtype == ATTEND_F8E4M3) {
+    refuse("q: dtype f8e4m3, allowed f32, f16, bf16 (f64 with compute 'reference')");
+  }
   return {.q = tensor_of("q", call.q),
           .k = tensor_of("k", call.k),
           .v = tensor_of("v", call.v),

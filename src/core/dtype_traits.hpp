@@ -15,7 +15,7 @@ namespace attend::core {
 
 struct DTypeTraits {
   const char* npy = nullptr;  ///< type code in .npy files; null if the value is not an element type
-  bool is_float = false;      ///< true if q, k, v and o may have the type
+  bool is_float = false;      ///< true if q, k, v and o may have the type in both passes
   /// True if caches of keys and values may have the type, with the scale factors CacheIndex::k_descale.
   bool is_quantized = false;
   bool is_integer = false;   ///< true if score functions may read captures of the type as integers
@@ -56,13 +56,13 @@ struct DTypeTraits {
   return {};
 }
 
-/// Returns whether q, k, v and o may have the type.
+/// Returns whether q, k, v and o may have the type in both passes.
 [[nodiscard]] constexpr bool is_float(DType dtype) {
   return dtype_traits(dtype).is_float;
 }
 
-/// Returns whether elements represent numbers divided by a scale factor. Only caches of keys and values may have such a
-/// type.
+/// Returns whether elements represent numbers divided by a scale factor. Caches of keys and values may have such a
+/// type. Inputs of a forward pass may be kF8E4M3.
 [[nodiscard]] constexpr bool is_quantized(DType dtype) {
   return dtype_traits(dtype).is_quantized;
 }

@@ -114,6 +114,8 @@ static void test_values(void) {
   k.shape[3] = 16;
   q.dtype = 7;
   FORWARD_REFUSED(ATTEND_INVALID_ARGUMENT, "q: dtype 7, allowed 0 to 6");
+  q.dtype = ATTEND_F8E4M3;
+  FORWARD_REFUSED(ATTEND_INVALID_ARGUMENT, "q: dtype f8e4m3, allowed f32, f16, bf16 (f64 with compute 'reference')");
   q.dtype = ATTEND_F32;
   v.device_type = -1;
   FORWARD_REFUSED(ATTEND_INVALID_ARGUMENT, "v: device_type -1, allowed 0 to 1");

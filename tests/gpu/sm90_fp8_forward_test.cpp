@@ -286,6 +286,51 @@ INSTANTIATE_TEST_SUITE_P(
                              .mean_v = 1}),
     kIndexName);
 
+/// Cases with enough rows for blocks of two or three consumers. Small problems use one consumer.
+INSTANTIATE_TEST_SUITE_P(
+    Tall, Sm90Fp8Forward,
+    testing::Values(Fp8Facts{.heads = 132, .heads_k = 66, .seqlen_q = 128, .seqlen_k = 333},
+                    Fp8Facts{.output = DType::kF16,
+                             .heads = 132,
+                             .heads_k = 132,
+                             .seqlen_q = 130,
+                             .seqlen_k = 260,
+                             .causal = true,
+                             .descales = Descales::kHeads},
+                    Fp8Facts{.heads = 132, .heads_k = 132, .seqlen_q = 256, .seqlen_k = 130, .causal = true},
+                    Fp8Facts{.heads = 132,
+                             .heads_k = 132,
+                             .seqlen_q = 200,
+                             .seqlen_k = 300,
+                             .left = 0,
+                             .right = 40,
+                             .descales = Descales::kBlocks},
+                    Fp8Facts{.output = DType::kF32,
+                             .heads = 132,
+                             .heads_k = 132,
+                             .seqlen_q = 192,
+                             .seqlen_k = 290,
+                             .head_dim = 64,
+                             .head_dim_v = 64},
+                    Fp8Facts{.heads = 132,
+                             .heads_k = 66,
+                             .seqlen_q = 380,
+                             .seqlen_k = 250,
+                             .head_dim = 64,
+                             .head_dim_v = 64,
+                             .causal = true,
+                             .descales = Descales::kBlocks},
+                    Fp8Facts{.heads = 132,
+                             .heads_k = 132,
+                             .seqlen_q = 384,
+                             .seqlen_k = 384,
+                             .head_dim = 96,
+                             .head_dim_v = 64,
+                             .left = 70,
+                             .right = 3,
+                             .layout = Layout::kBSHD}),
+    kIndexName);
+
 /// If all values are equal, the rounding errors of p cancel. The tensor cores truncate the sums of a key tile.
 TEST_F(Sm90Fp8, EqualValuesAreExactUpToTheRoundingOfSums) {
   for (const double scale : {0.01, 1.0, 20.0}) {

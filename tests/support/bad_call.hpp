@@ -62,7 +62,7 @@ struct Call {
   }
 };
 
-enum Pass : std::uint8_t { kBoth, kBackwardOnly };
+enum Pass : std::uint8_t { kBoth, kForwardOnly, kBackwardOnly };
 
 struct BadInput {
   const char* name;

@@ -106,6 +106,7 @@ int explain(const ExplainOptions& options) {
   const Device device = {gpu ? DeviceType::kCUDA : DeviceType::kCPU, 0};
   nlohmann::ordered_json passes = nlohmann::ordered_json::object();
   for (const Mode pass : {Mode::kForward, Mode::kBackward}) {
+    if (pass == Mode::kBackward && options.spec.dtype == DType::kF8E4M3) continue;  // 8-bit inputs have no gradients
     const std::vector<Candidate> list = candidates(options, pass, device);
     if (options.json) {
       for (const Candidate& c : list) passes[mode_name(pass)].push_back(to_json(c));

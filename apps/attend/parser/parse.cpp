@@ -212,6 +212,9 @@ BenchOptions finish(BenchOptions options, const Raw& raw) {
   if (raw.device != 0) options.device = raw.device == 1 ? DeviceType::kCPU : DeviceType::kCUDA;
   options.mode = std::array{Mode::kBoth, Mode::kForward, Mode::kBackward}.at(raw.mode);
   options.dtype = problem_dtypes().at(raw.problem.dtype);
+  if (options.dtype == DType::kF8E4M3 && options.mode != Mode::kForward) {
+    refuse(fmt::format("--mode: {} with --dtype f8e4m3, allowed forward", mode_name(options.mode)));
+  }
   options.max_seconds = raw.max_seconds.value_or(options.max_seconds);
   if (raw.problem.sizes.empty()) {
     raw.problem.finish_without_sizes("--problem", options.attention);

@@ -73,9 +73,9 @@ void AttentionFlags::finish(AttentionOptions& options) const {
   for (std::size_t i = 0; i < score_numbers.size(); ++i) options.score_numbers[i] = score_numbers[i].value_or(0);
 }
 
-void ProblemFlags::add(CLI::App& app, const char* flag, AttentionOptions& options) {
+void ProblemFlags::add(CLI::App& app, const char* flag, AttentionOptions& options, const std::vector<DType>& dtypes) {
   app.add_option(flag, sizes, "Batch, query heads, seqlen and head_dim: 2,16,8192,128")->type_name("B,H,S,D");
-  const std::vector<std::string> names = dtype_names(problem_dtypes());
+  const std::vector<std::string> names = dtype_names(dtypes);
   const std::string help = fmt::format("Type of the numbers, {} if not given", names.at(dtype));
   add_choice(app, "--dtype", dtype, names, help.c_str());
   add_integer(app, "--num_heads_kv", heads_kv, 1, core::kMaxLength, "Key and value heads; those of Q if not given");

@@ -39,7 +39,8 @@ struct ProblemFlags {
   std::size_t dtype = 2;
   std::int64_t heads_kv = 0, seqlen_k = 0, head_dim_v = 0;  // 0 means that the size is equal to that of q
 
-  void add(CLI::App& app, const char* flag, AttentionOptions& options);
+  void add(CLI::App& app, const char* flag, AttentionOptions& options,
+           const std::vector<DType>& dtypes = problem_dtypes());
   /// @throws Error (kInvalidArgument) naming the flag, the given value and the allowed values.
   [[nodiscard]] io::FolderSpec finish(const char* flag, AttentionOptions& options) const;
   /// Checks a command line without `flag`. Throws if it contains a flag that is allowed only together with `flag`.

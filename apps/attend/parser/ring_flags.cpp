@@ -37,7 +37,7 @@ void check_run_on_ring(const RunOptions& options) {
 }
 
 void RingFlags::add(CLI::App& app, RingOptions& options) {
-  problem.add(app, "--problem", options.attention);
+  problem.add(app, "--problem", options.attention, flag_dtypes());
   add_integer(app, "--ranks", options.ranks, 1, kMaxRanks, "Ranks; if not given, one for each GPU, and at least 2");
   add_choice(app, "--sharding", sharding, {"zigzag", "contiguous", "striped"},
              "Which tokens each rank has, zigzag if not given");

@@ -7,6 +7,8 @@ from typing import Any
 # The limit of `relative_difference`. The limit is twice the effect of rounding to bfloat16. A different mask has a much
 # larger effect.
 LARGEST_DIFFERENCE = 0.05
+# The same limit for results in float32, where different orders of sums have effects of about 1e-6.
+LARGEST_DIFFERENCE_F32 = 1e-4
 
 
 def relative_difference(their: Any, our: Any) -> float:
