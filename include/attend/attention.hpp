@@ -104,8 +104,8 @@ struct Params {
   /// first dimension is 1 or num_sequences, the blocks of each sequence begin at its start, and their number is
   /// ceil(max_seqlen_k / 128). If a tensor is absent, its factors are 1. Not allowed with other dtypes.
   std::optional<ConstTensor> q_descale = {};
-  std::optional<ConstTensor> k_descale = {};
-  std::optional<ConstTensor> v_descale = {};
+  std::optional<ConstTensor> k_descale = {};  ///< factors of k, see q_descale
+  std::optional<ConstTensor> v_descale = {};  ///< factors of v, see q_descale
   /// Probability with which dropout sets an entry of p to 0, 0 <= dropout_p < 1. Kept entries are multiplied by
   /// 1/(1-dropout_p).
   double dropout_p = 0.0;
@@ -208,8 +208,8 @@ struct BackwardCall {
 /// Computes the gradients of forward. Given dout = dL/do and optionally dlse = dL/dlse, writes dq, dk, dv, and if
 /// requested dbias, dsinks and the gradients of captures.
 ///
-/// Recomputes p from lse tile by tile, so scratch memory grows linearly with seqlen. A row that sees no key contributes
-/// to no gradient except dsinks, to which it adds its dlse. NaN and inf propagate as in forward.
+/// Recomputes p from lse tile by tile, so scratch memory grows linearly with seqlen (above head_dim 256 on Hopper plus
+/// 256 MB). A row that sees no key only adds its dlse to dsinks. NaN and inf propagate as in forward.
 ///
 /// A bias that is the same for all keys of a row changes no gradient, however large it is. If a row has a bias and
 /// |lse| >= 1024, the rounding error of lse is too large to normalise p. p is then divided by its row sum. In two

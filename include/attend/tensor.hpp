@@ -12,8 +12,9 @@ namespace attend {
 /// Element types. Only the `reference` backend supports kF64. kBool (one byte, 0 or 1) is allowed only for masks.
 /// kI8 is allowed only for caches of keys and values (attend/serving.hpp). kI32 and kI64 are allowed only for tensors
 /// of score functions (attend/score_function.hpp). kF8E4M3 is allowed for caches, and for q, k and v of a forward call
-/// on a Hopper GPU. It is the 8-bit float that is also called float8_e4m3fn. Its exponent has 4 bits and a bias of 7.
-/// Its fraction has 3 bits. It has no infinity. Its NaNs are 0x7f and 0xff, and its largest number is 448.
+/// on a Hopper GPU. It is the 8-bit float that is also called float8_e4m3fn.
+/// Its exponent has 4 bits and a bias of 7, and its fraction has 3 bits. It has no infinity.
+/// Its NaNs are 0x7f and 0xff, and its largest number is 448.
 enum class DType : std::uint8_t { kF32, kF16, kBF16, kF64, kBool, kF8E4M3, kI8, kI32, kI64 };
 
 /// Returns the number of bytes of one element.

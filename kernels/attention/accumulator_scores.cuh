@@ -167,8 +167,8 @@ __device__ __forceinline__ void load_mask_pair(bool (&pair)[2], const unsigned c
 template <class Config>
 struct AccumulatorLine {
   // Under a causal mask, all visible keys lie on one side of the diagonal. The ALiBi term then takes one multiply-add
-  // for each score, instead of three instructions. Near the diagonal its error is as large as that of a distant key,
-  // which float32 results cannot afford.
+  // for each score, instead of three instructions. Near the diagonal the term then has the rounding error of a distant
+  // key, which is too large for float32 results.
   static constexpr bool kOneSided = Config::kMask == MaskKind::kCausal && Config::kElement != ElementType::kF32;
   const typename TermsElementOf<Config>::Storage* terms;  // address at the thread's first column
   const unsigned char* mask;                              // address at the thread's first column

@@ -196,7 +196,7 @@ ATTEND_HOST_DEVICE constexpr void sm90_backward_set_dq_smem(Sm90BackwardTile& t,
   }
 }
 
-// Returns the tile sizes if both head dimensions are at most 64.
+// Returns the tile sizes of blocks that are not persistent. Both head dimensions must be at most 64.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr Sm90BackwardTile sm90_backward_narrow_tile() {
   Sm90BackwardTile t = {};
   t.depth = t.depth_v = 64;

@@ -3,8 +3,7 @@
 //
 // A stage of the ring holds 64 elements of the summed dimension: an A operand for the 128 rows of a tile, and a B
 // operand for its columns. The loading thread fills stages with boxes of 64 x 64 elements, and the two computing
-// warpgroups multiply them. A sum is a sequence of stages, whatever tensors they come from. So a product of operands
-// that consist of two 16-bit pieces would be a longer sequence of stages.
+// warpgroups multiply them. A sum is a sequence of stages, whatever tensors they come from.
 #pragma once
 
 #include "../isa/mbarrier.cuh"

@@ -169,9 +169,9 @@ struct alignas(8) PanelsProductTile {
   int64 output;   // position of the tile's first row and column in the gradient
 };
 
-// Returns tile `index` of a panel, among the tiles of all gradients. Tiles of dk and dv come first, because a group of
-// query heads makes them longer. Within a gradient, the longest tiles under a causal mask come first. Tiles of the same
-// rows are neighbours, so that they share p or ds in the L2 cache. Returns false if the tile does not exist.
+// The tiles of all gradients of a panel. Tiles of dk and dv come first, because a group of query heads makes them
+// longer. Within a gradient, the longest tiles under a causal mask come first. Tiles of the same rows are neighbours,
+// so that they share p or ds in the L2 cache.
 template <class Config>
 class PanelsProductList {
  public:
@@ -187,6 +187,7 @@ class PanelsProductList {
   // Returns the number of tiles.
   [[nodiscard]] __device__ __forceinline__ uint32 size() const { return size_; }
 
+  // Writes tile `index`. Returns false if it does not exist.
   [[nodiscard]] __device__ __forceinline__ bool get(uint32 index, PanelsProductTile& tile) const {
     return index < of_keys_ ? key_tile(index, tile) : row_tile(index - of_keys_, tile);
   }

@@ -25,9 +25,9 @@ struct Sm90BackwardRegisters {
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr int sum() const { return computing * compute + query + load; }
 };
 
-// Used if both head dimensions are at most 64. The warpgroup that computes dq also loads tiles. In a computing
-// warpgroup, dk and dv need 64 registers, s or dp 32 and p 16. These are 112 of the 118 registers that products can
-// use.
+// Used if both head dimensions are at most 64 and blocks are not persistent. The warpgroup that computes dq also loads
+// tiles. In a computing warpgroup, dk and dv need 64 registers, s or dp 32 and p 16. These are 112 of the 118 registers
+// that products can use.
 constexpr Sm90BackwardRegisters kBackwardNarrowRegisters = {.computing = 3, .compute = 144, .query = 80, .load = 0};
 
 // Used if both head dimensions are at most 128. dk and dv need 128 registers, s or dp 32 and p 16: 176 of 182.

@@ -110,6 +110,23 @@ TEST(PersistentBlocks, AreNotUsedIfLargerOnesKeepAllMultiprocessorsBusy) {
   }
 }
 
+/// The kernel before the main kernel resets the flags with which persistent blocks pass partial sums.
+TEST(PersistentBlocks, AreKnownToTheKernelThatResetsTheirCounters) {
+  const MadeUp made(DType::kBF16, square(1, 1, 32768, 64), {}, true);
+  const cuda::DeviceInfo gpu = hopper();
+  const cuda::Family& family = *cuda::find_family("sm90_backward");
+  const std::vector<cuda::KernelSpec> specs = family.kernels(family.choose(made.problem, gpu).variant, gpu.arch());
+  for (const char* name : {"sm90_backward_prepare", "sm90_backward"}) {
+    const auto spec =
+        std::ranges::find(specs, std::string_view(name), [](const cuda::KernelSpec& s) { return s.name; });
+    ASSERT_NE(spec, specs.end());
+    const auto constant =
+        std::ranges::find(spec->config, "kIsPersistent", [](const cuda::Constant& c) { return c.name; });
+    ASSERT_NE(constant, spec->config.end());
+    EXPECT_EQ(std::get<bool>(constant->value), true) << name;
+  }
+}
+
 TEST(PersistentBlocks, ExcludeWhatHasNotBeenMeasured) {
   const Tensor given = {.dtype = DType::kF32};
   EXPECT_TRUE(is_persistent(square(1, 1, 4096, 64), {.causal = true, .alibi_slopes = given}));

@@ -50,6 +50,17 @@ TEST(PanelsPlan, CutsTheKeysOfALargeUnit) {
   EXPECT_EQ(plan.dq_bytes, std::int64_t{4} * 8192 * 512 * 4);
 }
 
+TEST(PanelsPlan, IsRefusedBeforeItsSizesOverflow) {
+  const cuda::Family& family = *cuda::find_family("sm90_backward_panels");
+  MadeUp huge = made(1, 16, 1, 128, 256);
+  huge.problem.max_seqlen_q = huge.problem.max_seqlen_k = std::int64_t{1} << 29;
+  const auto lack = family.lack(huge.problem, device("sm_90a", 132));
+  ASSERT_TRUE(lack.has_value());
+  EXPECT_EQ(lack_text(*lack, "x", huge.problem),
+            "q: rows of the heads that share a key head, padded to a multiple of 128 each: 8589934592, compute 'x' "
+            "allows 1 to 262144");
+}
+
 TEST(PanelsPlan, StaysBelowTheLimitOrIsRefused) {
   const cuda::Family& family = *cuda::find_family("sm90_backward_panels");
   int taken = 0, refused = 0;
@@ -58,7 +69,7 @@ TEST(PanelsPlan, StaysBelowTheLimitOrIsRefused) {
       for (const std::int64_t seqlen_k : {1, 257, 10000, 1000000}) {
         const MadeUp m = made(3, 32, heads_kv, seqlen_q, seqlen_k);
         const bool is_refused = family.lack(m.problem, device("sm_90a", 132)).has_value();
-        EXPECT_EQ(is_refused, 32 / heads_kv * seqlen_q > 262144) << heads_kv << " " << seqlen_q;
+        EXPECT_EQ(is_refused, 32 / heads_kv * ((seqlen_q + 127) / 128 * 128) > 262144) << heads_kv << " " << seqlen_q;
         ++(is_refused ? refused : taken);
         if (is_refused) continue;
         const Sm90BackwardPanelsPlan plan = plan_of(m);

@@ -230,6 +230,7 @@ std::vector<AttentionCase> grouped_cases() {
   add(DType::kBF16, 8, 1, 1030, 200, 64, 64, false).alibi = true;
   add(DType::kBF16, 144, 18, 1030, 600, 72, 24, false);
   add(DType::kBF16, 34, 34, 150, 600, 128, 128, false);
+  add(DType::kBF16, 34, 34, 150, 600, 64, 64, false);  // persistent blocks of 64 columns, whose last items are cut
   add(DType::kBF16, 34, 34, 150, 600, 128, 128, false).deterministic = true;
   add(DType::kBF16, 68, 34, 70, 600, 80, 80, true);
   // More than 16 key blocks, so the fixed order of the sums consists of two parts.

@@ -149,7 +149,7 @@ class Sm90Backward final : public Family {
     before.adds_up = 0;
     after.options &= option::kVarlen | option::kAddsToOutputs;
     after.adds_up = after.is_deterministic = 0;
-    before.is_persistent = after.is_persistent = 0;
+    after.is_persistent = 0;  // but the kernel before the main kernel resets the counters of persistent blocks
     after_keys.options &= option::kDropout | option::kAddsToOutputs;
     std::vector<KernelSpec> specs;
     if (v.lists_from_mask != 0) v.mask_lists().add_specs(arch, specs);
@@ -301,6 +301,8 @@ class Sm90Backward final : public Family {
   [[nodiscard]] static const char* why(const Sm90BackwardVariant& v) {
     if (v.owns_heads != 0)
       return "Hopper's tensor cores: one block for all keys of a head, so that its rows stay in the L2 cache";
+    if (v.is_persistent != 0)
+      return "Hopper's tensor cores: few heads, so persistent blocks of 128 keys that share the last items";
     if (v.adds_up != 0)
       return "Hopper's tensor cores: dk and dv of a group are summed in memory, which helps the L2 cache";
     return "Hopper's tensor cores: the largest tiles that registers allow";

@@ -121,18 +121,28 @@ class Sm90BackwardPanels final : public Family {
                                                           const DeviceInfo& /*device*/) const override {
     if (auto lack = head_dim_lack(p, {}, kMostHeadDim, true)) return lack;
     if (std::max(p.head_dim, p.head_dim_v) <= kMostHeadDimOfOthers) {
-      return core::Lack{"q", "head_dim", p.head_dim, core::Range{kMostHeadDimOfOthers + 1, kMostHeadDim}};
+      return core::Lack{"q, v", "the larger head_dim", std::max(p.head_dim, p.head_dim_v),
+                        core::Range{kMostHeadDimOfOthers + 1, kMostHeadDim}};
     }
     if (auto lack = length_lack(p, kMostLength)) return lack;
     if (p.num_heads_q == 0) return core::Lack{"q", "heads", p.num_heads_q, "1 and more"};
     const Sm90BackwardPanelsVariant v = {facts_of(p, false)};
-    const auto plan = Sm90BackwardPanelsPlan::of(p, v);
-    if (plan.panel_bytes() > std::int64_t{v.panel_kib} << 10) {
-      return core::Lack{"q", "rows of all heads that share a key head:", plan.group * p.max_seqlen_q,
-                        "262144, so that p and ds of 256 keys fit into 256 MB"};
+    // p and ds of kPanelsKeys keys must fit into a panel. This bound also keeps the sizes of the plan within 64 bits.
+    const std::int64_t group = p.num_heads_k == 0 ? 1 : p.num_heads_q / p.num_heads_k;
+    const std::int64_t rows = group * panels_padded(p.max_seqlen_q, kPanelsRows);
+    constexpr std::int64_t kBytesOfRow = 2 * sizeof(Bits16) * kPanelsKeys;
+    const std::int64_t most = (std::int64_t{v.panel_kib} << 10) / kBytesOfRow;
+    if (rows > most) {
+      return core::Lack{"q", "rows of the heads that share a key head, padded to a multiple of 128 each:", rows,
+                        core::Range{1, most}};
     }
-    if (plan.row_blocks > kMostBlocks || plan.stats_rows > kMostLength) {
-      return core::Lack{"q", "rows of all sequences and heads:", rows_text, "2^30 in all, 2^31 - 1 tiles"};
+    const auto plan = Sm90BackwardPanelsPlan::of(p, v);
+    if (plan.row_blocks > kMostBlocks) {
+      return core::Lack{"q", "tiles of 128 rows of all sequences and heads:", rows_text, "2^31 - 1"};
+    }
+    if (plan.stats_rows > kMostLength) {
+      return core::Lack{"q", "rows of all sequences, padded to tiles of 128:", plan.stats_rows,
+                        core::Range{0, kMostLength}};
     }
     return tensor_map_lack(p);
   }
