@@ -29,6 +29,7 @@ def script(monkeypatch):
         "peer_tables",
         "peer_cases",
         "own_peer_cases",
+        "corner_cases",
         "h200_vs_peers",
         "gpu_tables",
         "plot_vs_peers",
