@@ -137,6 +137,13 @@ float sm90_folded_scale(const core::Problem& p) {
   return static_cast<float>(std::clamp(std::abs(p.scale * made_up_for_cut_off(p)) * kLog2E, kLeast, kMost));
 }
 
+float sm90_backward_folded_scale(const core::Problem& p) {
+  constexpr double kLog2E = 1.4426950408889634, kLeast = 1e-30, kMost = std::numeric_limits<float>::max();
+  const double scale = p.scale * made_up_for_cut_off(p);
+  const double magnitude = std::clamp(std::abs(scale) * kLog2E, kLeast, kMost);
+  return static_cast<float>(scale < 0 ? -magnitude : magnitude);
+}
+
 OptionArgs option_args_of(const core::Problem& p) {
   OptionArgs args = {};
   if (p.bias) {

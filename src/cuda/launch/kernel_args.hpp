@@ -31,6 +31,9 @@ namespace attend::cuda {
 /// Returns Sm90ForwardArgs::scale_log2. The value is never so small that its product with a masked score of -inf is
 /// NaN.
 [[nodiscard]] float sm90_folded_scale(const core::Problem& p);
+/// Returns scale_log2 of the backward families for Hopper: the softmax scale times log2(e). The result is never 0,
+/// because the kernels multiply infinite scores by it.
+[[nodiscard]] float sm90_backward_folded_scale(const core::Problem& p);
 
 /// Returns the kernel arguments for a tensor that a custom score function reads. Extents above the largest int are
 /// clamped to the largest int.

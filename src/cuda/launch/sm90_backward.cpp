@@ -2,8 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
 #include <span>
 #include <string>
 
@@ -237,7 +235,7 @@ class Sm90Backward final : public Family {
                              .key_blocks = static_cast<uint32>(num_tiles(p.max_seqlen_k, plan.tile.block_n)),
                              .section_heads = section_of(p, plan, v, is_full),
                              .num_blocks = plan.tile.is_persistent ? static_cast<uint32>(plan.blocks) : 0,
-                             .scale_log2 = folded_scale(p.scale * made_up_for_cut_off(p)),
+                             .scale_log2 = sm90_backward_folded_scale(p),
                              .captured_scale = sm90_backward_unit(sm90_backward_units(v.element).ds_bits),
                              .transform = {}};
     if (p.transforms_scores()) args.transform = ReciprocalTransform::of(args.scale_log2, p.transform_cap);
@@ -429,13 +427,6 @@ class Sm90Backward final : public Family {
         .dynamic_smem_bytes = static_cast<unsigned>(smem_bytes)};
     spec.config.insert(spec.config.end(), std::begin(of_tile), std::end(of_tile));
     return spec;
-  }
-
-  /// Returns the softmax scale times log2(e). The result is never 0, because the kernels multiply -inf by it.
-  static float folded_scale(double scale) {
-    constexpr double kLog2E = 1.4426950408889634, kLeast = 1e-30, kMost = std::numeric_limits<float>::max();
-    const double magnitude = std::clamp(std::abs(scale) * kLog2E, kLeast, kMost);
-    return static_cast<float>(scale < 0 ? -magnitude : magnitude);
   }
 };
 

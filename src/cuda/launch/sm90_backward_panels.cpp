@@ -3,8 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
 #include <string>
 
 #include "cuda/driver/device.hpp"
@@ -38,7 +36,6 @@ class Sm90BackwardPanels final : public Family {
  public:
   Sm90BackwardPanels()
       : Family("sm90_backward_panels", "float16 and bfloat16 gradients on Hopper's tensor cores, head_dim 257 to 512") {
-    in_auto = true;
     has_forward = false;
     takes = kRowLogit | option::kDeterministic | option::kWindow | option::kVarlen;
     dtypes.bits = core::dtype_bit(DType::kF16) | core::dtype_bit(DType::kBF16);
@@ -180,7 +177,7 @@ class Sm90BackwardPanels final : public Family {
                                    .first_key = 0,
                                    .first_unit = 0,
                                    .num_units = 0,
-                                   .scale_log2 = folded_scale(p.scale * made_up_for_cut_off(p)),
+                                   .scale_log2 = sm90_backward_folded_scale(p),
                                    .padding = 0};
     args.base.gradient_scale *= sm90_backward_unit(sm90_backward_units(element_of(p.q.dtype)).ds_bits);
     return args;
@@ -202,14 +199,6 @@ class Sm90BackwardPanels final : public Family {
                                 {"kSmemBytes", smem_bytes}};
     spec.config.insert(spec.config.end(), std::begin(of_tile), std::end(of_tile));
     return spec;
-  }
-
-  /// Returns the softmax scale times log2(e). The result is never 0, so that its product with an infinite score is not
-  /// NaN.
-  static float folded_scale(double scale) {
-    constexpr double kLog2E = 1.4426950408889634, kLeast = 1e-30, kMost = std::numeric_limits<float>::max();
-    const double magnitude = std::clamp(std::abs(scale) * kLog2E, kLeast, kMost);
-    return static_cast<float>(scale < 0 ? -magnitude : magnitude);
   }
 };
 

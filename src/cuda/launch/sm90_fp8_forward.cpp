@@ -17,6 +17,7 @@ namespace {
 using core::Problem;
 
 constexpr std::array kHeadDims = {64, 96, 128};
+static_assert(core::kDescaleKeys == kFp8BlockKeys);
 // The last tile may extend past the end of a sequence. Its positions must still fit in an int.
 constexpr std::int64_t kMostLength = (std::int64_t{1} << 31) - 1024;
 constexpr std::int64_t kMostTiles = (std::int64_t{1} << 31) - 1;  // the kernels count tiles in 32 bits
